@@ -1,7 +1,7 @@
-//! A server as one builds it on hickory-server: beside it stands what a loop and a codec of our own are worth.
+//! A server built on hickory-server, to compare with localdns's own event loop and codec.
 //!
-//! Sockets, messages, a task for each query, resolver and cache are hickory's; the hosts table is a map of ready records
-//! that is asked before the resolver. It counts nothing and logs nothing.
+//! Sockets, messages, a task for each query, resolver and cache are hickory's; the hosts table is a
+//! map of ready records that is looked up before the resolver. No counters and no log.
 
 use std::collections::HashMap;
 use std::iter;
@@ -23,21 +23,21 @@ use hickory_server::zone_handler::MessageResponseBuilder;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, Runtime};
 
-/// What such a server answers from.
+/// Data sources of such a server.
 pub struct Sources<'s> {
-    /// The hosts file that is asked first.
+    /// The hosts file, looked up first.
     pub hosts: &'s Path,
-    /// Whom to ask for every other name.
+    /// The upstream for every other name.
     pub upstream: SocketAddr,
-    /// How many answers its cache keeps.
+    /// Maximum number of cached answers.
     pub entries: u64,
 }
 
-/// Answers what comes to `listen`, over UDP and TCP, on so many threads, pinned to `core` where one is given, and ends after
-/// `lasting`.
+/// Answers queries to `listen` over UDP and TCP on `threads` threads, pinned to `core` if given.
+/// Returns after `lasting`.
 ///
 /// # Errors
-/// What the kernel says about addresses and cores, a hosts file that cannot be read.
+/// Errors of the kernel for addresses and cores, or an unreadable hosts file.
 pub fn serve(
     listen: &[SocketAddr],
     sources: &Sources<'_>,
@@ -145,14 +145,14 @@ async fn send<'a>(
     let (authorities, soa, additionals) = (iter::empty(), iter::empty(), iter::empty());
     match out.send_response(builder.build(metadata, answers, authorities, soa, additionals)).await {
         Ok(info) => info,
-        // Nobody is there to be told.
+        // The client's connection is gone: no error can be sent.
         Err(_) => Header { metadata, counts: HeaderCounts::default() }.into(),
     }
 }
 
-/// Seconds, as our own plugin hosts has it.
+/// In seconds, as in localdns's `hosts`.
 const HOSTS_TTL: u32 = 3600;
-/// How long a TCP client may say nothing.
+/// Maximum idle time of a TCP client.
 const IDLE: Duration = Duration::from_secs(10);
-/// Replies that wait for a TCP client.
+/// Maximum number of queued replies of a TCP client.
 const TCP_REPLIES: usize = 64;

@@ -1,9 +1,10 @@
-//! Instructions that a query costs, outside the kernel: the same on a busy machine as on a quiet one.
+//! Instructions of a query, outside the kernel: independent of the machine's load.
 //!
-//! The server as it ships, the static binary, runs under callgrind and is asked over its real sockets, once a few and once
-//! many queries; what the many cost more, divided by how many more they were, is the cost of one. Start, end and the
-//! filling of a cache cancel out. Every kind of query has a budget; more is an error, which is how a change that makes
-//! queries dearer is seen.
+//! The release server, a static binary, runs under callgrind and receives queries on its real
+//! sockets: a few in one run and many in another. The difference in instructions divided by the
+//! difference in queries is the cost of one query; start, end and the filling of a cache cancel
+//! out. Every kind of query has a budget; exceeding it is an error, so that a change that makes
+//! queries more expensive is noticed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +43,8 @@ pub struct Options {
 /// Counts, prints a Markdown table, and compares with the budgets.
 ///
 /// # Errors
-/// When valgrind or the right to a namespace is missing, the server fails, or a query costs more than its budget.
+/// When valgrind or the permission for a namespace is missing, the server fails, or a query costs
+/// more than its budget.
 pub fn run(options: &Options) -> Result<()> {
     if let Some(dir) = &options.stage.inside {
         return count(options, dir);
@@ -92,7 +94,7 @@ fn per_query(
     Ok(((many - few) / FURTHER, (many_misses as f64 - few_misses as f64) / FURTHER as f64))
 }
 
-/// All instructions from start to end of a server that was asked so often, and all misses of a cache.
+/// All instructions and all cache misses of a server from start to end, with this many queries.
 fn one_run(
     server: &Server,
     work: &Work,
@@ -134,7 +136,7 @@ fn one_run(
     let mut running = Running::start(&valgrind, &[0]).context("valgrind is needed")?;
     first_answer(&mut running, listen[0], &mut workload, Clock::start())?;
     if api.is_some() {
-        // What is not there is known only when everything is.
+        // NXDOMAIN is answered only once all lists are complete.
         let absent = dir.join("absent");
         fs::write(&absent, "none.ns-0.svc.cluster.local A NXDOMAIN\n").context("absent")?;
         let mut absent = Workload::new(&[Ask { kind: File(absent), weight: 1 }], 1)?;
@@ -142,11 +144,11 @@ fn one_run(
     }
     prefill(work, listen, 0)?;
     if api.is_some() {
-        // Lists come in pieces as large as time has them, and what they cost is most of the run.
+        // Chunk sizes of lists depend on time, and lists are most of the run's instructions.
         count_from_now(running.pid())?;
     }
     let plan = FloodPlan {
-        // One socket, always as many outstanding: batches are alike from run to run.
+        // One socket with a fixed number of outstanding queries: batches are alike from run to run.
         lanes: 1,
         pace: Pace::Closed(OUTSTANDING),
         warmup: Duration::ZERO,
@@ -167,7 +169,7 @@ fn one_run(
         counts.lost,
         counts.wrong()
     );
-    // The counts are written when it has ended.
+    // callgrind writes the counts at the end of the process.
     drop(running);
     let text = fs::read_to_string(&out).with_context(|| out.display().to_string())?;
     let instructions = total(&text, "Ir").context("callgrind wrote no total")?;
@@ -175,7 +177,7 @@ fn one_run(
     Ok((instructions, misses))
 }
 
-/// Has callgrind forget what it counted so far of a process.
+/// Resets callgrind's counters of a process.
 fn count_from_now(process: u32) -> Result<()> {
     let mut control = Command::new("callgrind_control");
     let output = control.args(["--zero", &process.to_string()]).output().context("callgrind_control")?;
@@ -184,23 +186,23 @@ fn count_from_now(process: u32) -> Result<()> {
     Ok(())
 }
 
-/// How often an event was counted.
+/// The count of an event.
 fn total(text: &str, event: &str) -> Option<u64> {
     let words = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::split_whitespace);
     let at = words("events: ")?.position(|word| word == event)?;
     words("totals: ")?.nth(at)?.parse().ok()
 }
 
-/// Rows of the comparison and what one query may cost in the static binary: a tenth above what was counted when the row
-/// was last made cheaper, for compilers and hash seeds differ a little.
+/// Rows of the comparison and the budget of a query in the static binary: a tenth above the count
+/// when the row was last made cheaper, since compilers and hash seeds differ a little.
 ///
 /// Before plugins had folders, and steps and sources lists, the same rows took 1,641 (hosts), 2,277 (cache), 1,431 (nxdomain) and
 /// 1,374 (whoami): the budgets are 0.68, 0.70, 0.67 and 0.67 of that.
 const BUDGETS: [(&str, u64); 9] = [
     ("hosts", HOSTS),
-    // Lines in the table cost a lookup nothing.
+    // The number of lines does not affect a lookup.
     ("hosts-100k", HOSTS),
-    // As production has it: a hosts table is asked first.
+    // As in production: a hosts table is looked up first.
     ("cache", 1593),
     ("cache-alone", 1455),
     ("nxdomain", 955),
@@ -214,5 +216,5 @@ const FEW: u64 = 2_000;
 const FURTHER: u64 = 100_000;
 const OUTSTANDING: usize = 64;
 const OUT: &str = "callgrind.out";
-/// Lines of a workload.
+/// The file with a workload's lines.
 const NAMES: &str = "names";

@@ -1,7 +1,7 @@
-//! Measurements: the servers that `load` is put on, and the figures that come of it.
+//! Measurements: the servers that `load` runs against, and their figures.
 //!
-//! It knows servers by their command lines and their replies alone, ours as any other: it imports no crate of the
-//! server but `sockets` and `wire`. Errors are for whoever reads a terminal: `anyhow`.
+//! It knows every server, localdns too, only by its command line and its replies: it imports no
+//! crate of the server but `sockets` and `wire`. Errors are for a terminal: `anyhow`.
 
 pub mod compare;
 pub mod hickory;

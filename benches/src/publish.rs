@@ -1,9 +1,9 @@
-//! What publications cost the queries that run meanwhile: a hosts file of many lines is replaced, by the server itself and by
-//! another program, while an open loop asks for its names.
+//! Cost of publications to concurrent queries: a hosts file of many lines is replaced, by the
+//! server itself and by another program, during an open loop of queries for its names.
 //!
-//! Slices without publications and slices with them take turns at one server. In both, the other program writes as much, but
-//! in the first to a file that nobody reads, and the kept name is asked for as often, but its address stays: what is left
-//! between them is the server's own work.
+//! Slices without and with publications alternate on one server. In both, the other program writes
+//! as much, but in the first to a file that no server reads, and the managed name is queried as
+//! often, but its address stays: the difference between them is the server's own work.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -65,7 +65,8 @@ pub struct Options {
 /// Measures, and prints a Markdown table.
 ///
 /// # Errors
-/// When there is no right to a namespace, the server fails, a query is lost or answered wrongly, or nothing was published.
+/// When a namespace cannot be created, the server fails, a query is lost or answered wrongly, or
+/// nothing was published.
 pub fn run(options: &Options) -> Result<()> {
     if let Some(dir) = &options.stage.inside {
         return measure(options, dir);
@@ -77,13 +78,13 @@ fn measure(options: &Options, dir: &Path) -> Result<()> {
     let myself = std::env::current_exe().context("this program's file")?;
     let localdns = options.stage.server(&myself);
     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
-    // What this process does beside the load stays off the server's core.
+    // The work of this process besides the load stays off the server's core.
     sockets::pin_to_core(options.load_core).with_context(|| format!("core {}", options.load_core))?;
     let scene = Arc::new(Scene::new(dir, options));
     write(&scene.hosts, [&scene.text, &Scene::canary(0)])?;
     let corefile = dir.join("Corefile");
     fs::write(&corefile, scene.corefile()).with_context(|| corefile.display().to_string())?;
-    // Neither outlives this process.
+    // Neither thread outlives this process.
     let upstream = Arc::clone(&scene);
     thread::spawn(move || upstream.answer());
     let other = Arc::clone(&scene);
@@ -134,7 +135,7 @@ fn slices(options: &Options, scene: &Scene, localdns: &Path, corefile: &Path) ->
     Ok(())
 }
 
-/// One slice that counts; without one an error, for a processor that is taken away for 100 ms is 2 % of a slice.
+/// Returns one slice that counts, or an error: 100 ms of stolen processor time are 2 % of a slice.
 fn quiet_slice(
     options: &Options,
     plan: &FloodPlan,
@@ -153,7 +154,7 @@ fn quiet_slice(
         let is_quiet = usage.others * 100.0 < options.quiet_percent;
         let verdict = if is_quiet { "" } else { " does not count" };
         eprintln!("{} others {:.2} %{verdict}", row(title, &counts), usage.others * 100.0);
-        // Whatever the machine does, no reply is another's.
+        // Load of the machine cannot cause wrong replies.
         ensure!(counts.wrong() == 0, "{title}: {} wrong replies", counts.wrong());
         if is_quiet {
             return Ok(counts);
@@ -162,13 +163,13 @@ fn quiet_slice(
     bail!("no slice was quiet enough")
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct Scene {
     hosts: PathBuf,
-    /// A file that nobody reads.
+    /// A file that the server does not read.
     decoy: PathBuf,
     lines: u32,
-    /// The lines of the names that are asked for.
+    /// The lines of the queried names.
     text: String,
     every: Duration,
     /// Whether the hosts file is being replaced.
@@ -204,17 +205,17 @@ impl Scene {
         )
     }
 
-    /// A line that is always another.
+    /// A line that differs each time.
     fn canary(number: u64) -> String {
         format!("10.255.{}.{} canary.bench\n", number >> 8 & 0xff, number & 0xff)
     }
 
-    /// The upstream of the kept name, whose address is always another while there are publications.
+    /// The upstream of the managed name; its address changes with every answer during publications.
     fn answer(&self) -> Result<()> {
         let number = AtomicU32::new(0);
         responder::serve(&[UPSTREAM], None, LASTING, |query, reply| {
             let answered = responder::upstream(query, reply);
-            // One answer: its address is what comes last.
+            // One answer record: the reply ends with its address.
             if answered && reply.get(7) == Some(&1) {
                 let publishing = u32::from(self.publishing.load(Relaxed));
                 let number = number.fetch_add(publishing, Relaxed) + publishing;
@@ -225,7 +226,7 @@ impl Scene {
         })
     }
 
-    /// The other program.
+    /// The other program: replaces the file repeatedly.
     fn write_again_and_again(&self) -> Result<()> {
         let mut seen = state(&self.hosts);
         let clock = Clock::start();
@@ -249,7 +250,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Counts a replacement that was not ours.
+    /// Counts a replacement by the server.
     fn look(&self, seen: &mut State) {
         let found = state(&self.hosts);
         let changed = std::mem::replace(seen, found) != found;
@@ -257,7 +258,8 @@ impl Scene {
     }
 }
 
-/// As a careful program writes: beside the file, then renamed. In small pieces, for the load is on the same core.
+/// Writes a file beside and renames it, as a careful program does. In small pieces, since the load
+/// is on the same core.
 fn write(path: &Path, texts: [&str; 2]) -> Result<()> {
     let beside = path.with_extension("new");
     let mut file = File::create(&beside).with_context(|| beside.display().to_string())?;
@@ -268,7 +270,7 @@ fn write(path: &Path, texts: [&str; 2]) -> Result<()> {
     fs::rename(&beside, path).with_context(|| path.display().to_string())
 }
 
-/// What tells one file from the next, which may have its number.
+/// Identifies a version of a file; a replacement may reuse the inode number.
 type State = Option<(u64, i64, i64)>;
 
 fn state(path: &Path) -> State {
@@ -289,9 +291,9 @@ fn row(title: &str, counts: &RunCounts) -> String {
 const TITLES: [&str; 2] = ["without publications", "with publications"];
 const HEAD: &str = "| slices | queries | lost | wrong | p50 us | p99 us | p99.9 us | longest us | the load's own longest delay us |\n\
                     |---|---|---|---|---|---|---|---|---|";
-/// Longer than the server looks at the file, and asks for the kept name.
+/// Longer than the server's intervals for the file and for the managed name.
 const SETTLE: Duration = Duration::from_secs(7);
-/// Longer than a run may take.
+/// Longer than any run.
 const LASTING: Duration = Duration::from_secs(24 * 3600);
 const LOOK: Duration = Duration::from_millis(5);
 const PIECE: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! A raw UDP relay in one loop: what a miss must cost at least.
+//! A raw UDP relay in one loop: the minimum cost of a miss.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,11 +11,12 @@ use crate::responder::{LOOK_AT_CLOCK, Listeners, SLOT_BYTES};
 use load::burst::Burst;
 use load::clock::Clock;
 
-/// Passes every query that comes to `listen` on to `upstream` under an id of its own, and every reply back; pinned to
-/// `core` where one is given, and ends after `lasting`. It looks at nothing but the id: no retry, no timeout.
+/// Forwards every query received on `listen` to `upstream` with a new id, and every reply back;
+/// pinned to `core` if given. Returns after `lasting`. It reads nothing but the id: no retry, no
+/// timeout.
 ///
 /// # Errors
-/// What the kernel says about addresses, sockets and cores.
+/// Errors of the kernel for addresses, sockets and cores.
 pub fn relay(
     listen: &[SocketAddr],
     upstream: SocketAddr,
@@ -48,10 +49,10 @@ pub fn relay(
                     out.extend_from_slice(&datagram.bytes[2..]);
                 });
             }
-            // What cannot be sent is lost, as on any way; the client asks again.
+            // A query that cannot be sent is lost, as in any network; the client retries.
             socket.send_batch(queries.messages(), |_, _| {});
         }
-        // A refusal concerns a message long gone.
+        // An ICMP error is about an earlier message.
         if socket.receive(&mut received).unwrap_or(0) > 0 {
             idle = false;
             for datagram in received.iter().filter(|datagram| datagram.bytes.len() >= HEADER) {
@@ -79,7 +80,7 @@ pub fn relay(
     }
 }
 
-/// Queries on their way, by the id given to the upstream; the oldest gives way to the newest.
+/// Outstanding queries by the id sent to the upstream; a new query replaces the oldest.
 struct Flights {
     slots: Vec<Option<Flight>>,
     next: u16,

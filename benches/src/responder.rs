@@ -1,4 +1,5 @@
-//! Servers that answer from one loop without thinking: the echo that shows what the kernel allows, and the upstream.
+//! Servers with one loop and fixed answers: the echo, an upper bound set by the kernel, and the
+//! upstream.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,11 +11,11 @@ use wire::{Class, Flags, HEADER, RType, Verdict, accept};
 use load::clock::Clock;
 use load::names::address_of;
 
-/// Answers whatever comes to `listen`, pinned to `core` where one is given, and ends after `lasting`. `answer` writes
-/// the reply into the empty buffer and says whether there is one.
+/// Answers every message received on `listen`, pinned to `core` if given. Returns after `lasting`.
+/// `answer` writes the reply into the empty buffer and returns whether there is one.
 ///
 /// # Errors
-/// What the kernel says about addresses, sockets and cores.
+/// Errors of the kernel for addresses, sockets and cores.
 pub fn serve(
     listen: &[SocketAddr],
     core: Option<usize>,
@@ -52,7 +53,7 @@ pub fn serve(
     }
 }
 
-/// The query with QR set: the cheapest reply there is.
+/// The query with QR set: the cheapest possible reply.
 #[inline]
 pub fn echo(query: &[u8], reply: &mut Vec<u8>) -> bool {
     reply.extend_from_slice(query);
@@ -65,8 +66,8 @@ pub fn echo(query: &[u8], reply: &mut Vec<u8>) -> bool {
     }
 }
 
-/// One A record, its owner compressed, with the address of the name and a TTL of an hour; NODATA for other types and
-/// classes; what the gate says to what is no query.
+/// Writes one A record, its owner compressed, with the name's address and a TTL of an hour; NODATA
+/// for other types and classes; the refusal of `accept` for a message that is no query.
 #[inline]
 pub fn upstream(query: &[u8], reply: &mut Vec<u8>) -> bool {
     let query = match accept(query) {
@@ -90,7 +91,7 @@ pub fn upstream(query: &[u8], reply: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Bound sockets that are waited for together.
+/// Bound sockets with a common epoll.
 pub(crate) struct Listeners {
     pub(crate) sockets: Vec<ListenSocket>,
     pub(crate) epoll: Epoll,
@@ -114,9 +115,9 @@ impl Listeners {
     }
 }
 
-/// As the server's own buffers for clients.
+/// The size of the server's own buffers for clients.
 pub(crate) const SLOT_BYTES: usize = 4096;
-/// Longest wait without looking whether the time is over.
+/// Maximum wait between checks of the clock.
 pub(crate) const LOOK_AT_CLOCK: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

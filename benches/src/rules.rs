@@ -1,5 +1,6 @@
-//! What the rules of `node run` cost at full rate over NOTRACK alone, for clients in a pod: servers in network namespaces of
-//! their own, a veth away, flooded in turns; and which part of the rules that is, by leaving parts out.
+//! Cost of the rules of `node run` at full rate compared to NOTRACK alone, for clients in a pod:
+//! servers in network namespaces behind a veth, loaded in turns; and the cost of parts of the
+//! rules, by leaving parts out.
 
 use std::fs;
 use std::io::Write as _;
@@ -42,7 +43,7 @@ pub struct Options {
 /// Measures, and prints a Markdown table.
 ///
 /// # Errors
-/// Without root, `ip` or `nft`, when a server fails, and when the rules cost more than is allowed.
+/// Without root, `ip` or `nft`, when a server fails, and when the rules exceed the allowed cost.
 pub fn run(options: &Options) -> Result<()> {
     if let Some(dir) = &options.stage.inside {
         return measure(options, dir);
@@ -62,7 +63,7 @@ fn measure(options: &Options, dir: &Path) -> Result<()> {
     }
     let mut rates: Vec<Vec<f64>> = vec![Vec::new(); nodes.len()];
     for turn in 0..options.turns as usize {
-        // Each is now the first, now the last.
+        // Each server is first, last and in between in turns.
         for place in 0..nodes.len() {
             let number = (turn + place) % nodes.len();
             rates[number].push(nodes[number].flood(options, turn as u64)?);
@@ -98,16 +99,16 @@ fn measure(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a server's packets pass.
+/// The rules for a server's packets.
 struct Variant {
     title: &'static str,
     /// `-rules` of the server.
     rules: &'static str,
-    /// The rules that are put there beside it, of those that stand with leases.
+    /// Extra rules, a part of those that exist with leases.
     beside: fn(&str, &str) -> String,
 }
 
-/// The first one's rules are what the others leave parts of out.
+/// The first has all rules; the others leave out parts.
 const VARIANTS: [Variant; 6] = [
     Variant { title: "`-rules nft`: all", rules: "nft", beside: |_, _| String::new() },
     Variant { title: "NOTRACK alone", rules: "none", beside: |_, address| notrack(address) },
@@ -148,7 +149,7 @@ fn notrack(address: &str) -> String {
     )
 }
 
-/// Both tables as `nft` lists them, as if another server of that address had made them and would live for ever.
+/// Both tables as `nft` lists them, with another server's address, without owner and timeouts.
 fn standing(leased: &str, address: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in leased.lines().filter(|line| line.trim() != "flags owner") {
@@ -161,15 +162,15 @@ fn standing(leased: &str, address: &str) -> String {
     lines.join("\n")
 }
 
-/// A node in a namespace of its own, a veth away, with a server.
+/// A node in its own namespace behind a veth, with a server.
 struct Node {
     number: usize,
     server: Running,
-    // It goes after the server.
+    // Dropped after the server.
     _namespace: Place,
 }
 
-/// Its namespace.
+/// A namespace.
 struct Place(String);
 
 impl Drop for Place {
@@ -249,7 +250,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Until it answers, and its rules are there.
+    /// Waits until it answers and its rules exist.
     fn wait(&self, variant: &Variant) -> Result<()> {
         let said = format!("queries to {} are answered here", Self::address(self.number));
         for _ in 0..LOOKS {
@@ -266,7 +267,7 @@ impl Node {
         bail!("{} does not answer; it printed: {}", variant.title, self.server.last_words())
     }
 
-    /// Its two tables, the one that stays first.
+    /// Its two tables, the permanent one first.
     fn rules(&self) -> Result<String> {
         let name = Self::name(self.number);
         sh(
@@ -277,8 +278,8 @@ impl Node {
         )
     }
 
-    /// How many expressions there are in the chains that a query passes before it reaches its socket, and an answer before it
-    /// leaves; a rule that does not match is left at its first.
+    /// Number of expressions in the chains of a query before its socket, and of an answer before it
+    /// leaves. A rule that does not match ends at its first expression.
     fn expressions(&self) -> Result<[usize; 2]> {
         let name = Self::name(self.number);
         let listed = sh(&format!("ip netns exec {name} nft --debug=netlink list ruleset inet 2>&1"), "")?;
@@ -302,7 +303,7 @@ impl Node {
         self.try_flood(options, Duration::from_millis(options.milliseconds), seed)
     }
 
-    /// Replies a second.
+    /// Runs a load; returns replies a second.
     fn try_flood(&self, options: &Options, window: Duration, seed: u64) -> Result<f64> {
         let workload = Workload::new(&[Ask { kind: Kind::Hosts(NAMES), weight: 1 }], seed)?;
         let plan = FloodPlan {
@@ -316,24 +317,24 @@ impl Node {
     }
 }
 
-/// Runs a few commands, with that on their standard input, and returns what they print.
+/// Runs shell commands with `input` on their standard input, and returns their output.
 fn sh(commands: &str, input: &str) -> Result<String> {
     let mut command = Command::new("sh");
     command.args(["-ec", commands]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context("sh")?;
-    // Who reads nothing may be gone.
+    // A command that reads no input may have ended.
     drop(child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes())));
     let output = child.wait_with_output().context("sh")?;
     ensure!(output.status.success(), "{commands}: {}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// As on every node: somebody translates addresses, so that what is not exempt is tracked.
+/// As on every node: kube-proxy translates addresses, so that flows without exemption are tracked.
 const KUBE_PROXY: &str = "table ip kube-proxy {
     chain prerouting { type nat hook prerouting priority -100; ip daddr 10.96.0.10 dnat to 10.0.0.1; }
     chain postrouting { type nat hook postrouting priority 100; ct status dnat masquerade; }
 }";
-/// How the name of the leases' table begins, in a list.
+/// The start of the lease table's name in a list.
 const LEASES: &str = "table inet localdns-lease";
 const NAMES: u32 = 10_000;
 const WARMUP: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! The comparison from outside: one command, and what it leaves.
+//! The comparison as a whole: one command, and its report.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 #[test]
 fn one_command_measures_and_writes_the_table() {
-    // Only root may make a network of its own.
+    // Only root may create a network namespace.
     let root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     if !root {
         eprintln!("skipped: this is not root");

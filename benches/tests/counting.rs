@@ -1,4 +1,4 @@
-//! The load against servers that misbehave by a script: every fault is counted, once, as what it is.
+//! The load against servers with scripted faults: every fault is counted once, as its kind.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -30,7 +30,7 @@ fn every_fault_of_a_udp_server_is_counted_once() {
                 4 => reply[last] ^= 1,
                 // An id that no query had.
                 5 => drop(socket.send_to(&[&[0x80, 0], &reply[2..]].concat(), peer)),
-                // No reply at all, but a query.
+                // No reply, but a query.
                 6 => drop(socket.send_to(&bytes[..length], peer)),
                 _ => {}
             }
@@ -49,7 +49,7 @@ fn every_fault_of_a_udp_server_is_counted_once() {
 fn an_open_loop_charges_a_stalled_server_for_every_query_it_held_up() {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let addr = socket.local_addr().expect("bound");
-    // Answers nothing until the last query has come, then everything.
+    // Answers nothing until it has received the last query, then all of them.
     thread::spawn(move || {
         let mut held = Vec::new();
         let mut bytes = [0; 512];
@@ -76,7 +76,8 @@ fn an_open_loop_charges_a_stalled_server_for_every_query_it_held_up() {
 fn pipelined_replies_find_their_queries_in_any_order_and_a_lost_connection_is_replaced() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("bound");
-    // Answers pairs of queries backwards and hangs up after 20 queries, once; then answers each.
+    // Answers pairs of queries in reverse order and disconnects after 20 queries, once; then
+    // answers each.
     thread::spawn(move || {
         for (connection, stream) in (0..).zip(listener.incoming()) {
             let Ok(mut stream) = stream else { return };
@@ -105,7 +106,7 @@ fn pipelined_replies_find_their_queries_in_any_order_and_a_lost_connection_is_re
     });
     let (counts, _) = load(addr, Transport::Tcp, Pace::Closed(8), 400);
     assert_eq!((counts.sent, counts.answered + counts.lost), (400, 400));
-    // What was under way when the connection ended, and no more.
+    // Only the queries in flight when the connection ended.
     assert!((1..=8).contains(&counts.lost), "{}", counts.lost);
     assert!(counts.network_errors >= 1);
     assert_eq!((counts.wrong(), counts.strays, counts.duplicates), (0, 0, 0));
@@ -120,7 +121,7 @@ fn a_server_that_nobody_runs_loses_every_query_and_the_load_ends() {
     assert!(counts.network_errors > 0);
 }
 
-/// One lane, no warm-up, 1.5 s of patience, so many queries.
+/// One lane, no warm-up, 1.5 s of patience, `queries_max` queries.
 fn load(target: SocketAddr, transport: Transport, pace: Pace, queries_max: u64) -> (RunCounts, Window) {
     let plan = FloodPlan {
         transport,

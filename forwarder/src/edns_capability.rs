@@ -1,4 +1,5 @@
-//! What an upstream does with EDNS: takes an OPT, refuses it, or does not answer. No lock, no I/O.
+//! The EDNS support of an upstream: it accepts an OPT, refuses it, or does not answer. No lock, no
+//! I/O.
 //!
 //! ```text
 //!           answered without OPT what it had not answered with one          one query with OPT, 2 s for its reply
@@ -111,7 +112,7 @@ impl EdnsState {
         }
     }
 
-    /// Notes that it answered a query without OPT that it had not answered with our own; `said`: it
+    /// Notes that it answered a query without OPT but not the one with localdns's OPT; `said`: it
     /// had answered that with FORMERR and no OPT.
     pub(crate) fn refused(&self, now: Instant, said: bool) {
         let now = self.millis(now);
@@ -210,7 +211,7 @@ mod tests {
         // Spoken within the last seconds: it is about that name.
         state.refused(at(6), true);
         assert!(!state.asks_plain(at(7), false));
-        // Within the last minute: not for those who want DNSSEC.
+        // Within the last minute: not for queries that want DNSSEC.
         state.refused(at(20), true);
         assert!(state.asks_plain(at(21), false) && !state.asks_plain(at(21), true));
         state.took(at(22), false, true);

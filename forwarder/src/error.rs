@@ -28,7 +28,8 @@ pub enum ForwardError {
     /// `max_concurrent` queries are in flight: the one failure that is REFUSED.
     #[error("concurrent queries exceeded maximum {0}")]
     MaxConcurrent(u32),
-    /// As many queries are outstanding at the upstream as it answers while clients wait.
+    /// The upstream has its maximum number of outstanding queries, those that it can answer while
+    /// clients wait.
     #[error("upstream {0} answers more slowly than it is asked: its queue is full")]
     Congested(SocketAddr),
     /// The worker's table of queries in flight is full.
@@ -54,7 +55,7 @@ pub enum ForwardError {
     /// A datagram did not leave this machine.
     #[error("write udp {}: write: {error}", Way(*local, *upstream))]
     NotSent {
-        /// Our end, where it is known.
+        /// The local address, if known.
         local: Option<SocketAddr>,
         /// The upstream.
         upstream: SocketAddr,
@@ -66,7 +67,7 @@ pub enum ForwardError {
     Silent {
         /// The connection type, `None` over UDP.
         stream: Option<StreamKind>,
-        /// Our end, where it is known.
+        /// The local address, if known.
         local: Option<SocketAddr>,
         /// The upstream.
         upstream: SocketAddr,
@@ -74,11 +75,11 @@ pub enum ForwardError {
     /// The network refused a datagram: ICMP, or a local error.
     #[error("read udp {}: read: {}", Way(*local, *upstream), words(*error))]
     Network {
-        /// Our end, where it is known.
+        /// The local address, if known.
         local: Option<SocketAddr>,
         /// The upstream.
         upstream: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::ErrorKind,
     },
     /// The upstream's reply over a connection is malformed, or answers another question.
@@ -107,7 +108,7 @@ impl ForwardError {
         }
     }
 
-    /// Whether the cause is the upstream or the path to it, not a limit of ours.
+    /// Whether the cause is the upstream or the path to it, not a local limit.
     pub(crate) fn blames_upstream(&self) -> bool {
         match self {
             Self::NoSocket { error, .. } | Self::NotSent { error, .. } => error.blames_upstream(),
@@ -116,8 +117,7 @@ impl ForwardError {
         }
     }
 
-    /// Whether the query exceeded a limit of ours, which says nothing about its name or an
-    /// upstream.
+    /// Whether the query exceeded a local limit, which says nothing about its name or an upstream.
     pub fn is_overload(&self) -> bool {
         match self {
             Self::TableFull | Self::Congested(_) => true,
@@ -139,7 +139,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Whether the cause is the path to the upstream, not a limit of ours.
+    /// Whether the cause is the path to the upstream, not a local limit.
     pub(crate) fn blames_upstream(self) -> bool {
         matches!(self, Self::Refused(_))
     }
@@ -179,25 +179,25 @@ pub enum ExchangeError {
     Dial {
         /// The upstream.
         upstream: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::ErrorKind,
     },
-    /// TLS failed: the certificate (theirs or ours), the name, the protocol.
+    /// TLS failed: a certificate (the upstream's or the client's), the name, the protocol.
     #[error("tls {upstream}: {}", Judged(error))]
     Tls {
         /// The upstream.
         upstream: SocketAddr,
-        /// What rustls said.
+        /// The error of rustls.
         error: Box<rustls::Error>,
     },
-    /// The connection broke before the reply came.
+    /// The connection broke before the reply was complete.
     #[error("read tcp {}: {}", Way(*local, *upstream), Broken(*error))]
     Read {
-        /// Our end.
+        /// The local address.
         local: Option<SocketAddr>,
         /// The upstream.
         upstream: SocketAddr,
-        /// What the kernel said; `UnexpectedEof` when the upstream closed.
+        /// The kernel's error; `UnexpectedEof` when the upstream closed.
         error: io::ErrorKind,
     },
     /// The upstream sent bytes that are no DNS message; its connection was closed.
@@ -206,10 +206,10 @@ pub enum ExchangeError {
         /// The upstream.
         upstream: SocketAddr,
     },
-    /// No reply came before the deadline.
+    /// No reply arrived before the deadline.
     #[error("read tcp {}: i/o timeout", Way(*local, *upstream))]
     Timeout {
-        /// Our end.
+        /// The local address.
         local: Option<SocketAddr>,
         /// The upstream.
         upstream: SocketAddr,
@@ -227,7 +227,7 @@ pub enum ExchangeError {
 }
 
 impl ExchangeError {
-    /// Whether the cause is the upstream, not a limit of ours.
+    /// Whether the cause is the upstream, not a local limit.
     pub(crate) fn blames_upstream(&self) -> bool {
         !matches!(self, Self::Overloaded { .. } | Self::NoRoom)
     }

@@ -45,8 +45,8 @@ pub struct UpstreamMetrics {
     /// Hedges: queries sent to this upstream because another one, or this one, had not answered
     /// yet.
     pub hedges: Counter,
-    /// Datagrams whose id or question matches no query of their socket: forged, duplicated or far
-    /// too late.
+    /// Datagrams with an id or question that matches no query of their socket: forged, duplicated
+    /// or far too late.
     pub unmatched: Counter,
     connections: AtomicU32,
     waiting: AtomicU32,

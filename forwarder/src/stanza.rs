@@ -109,11 +109,11 @@ pub enum StanzaError {
 /// The upstreams of a stanza, and those of them that are left out.
 #[derive(Debug, Default)]
 struct Choice {
-    /// Those of all targets, files and host names, in written order.
+    /// The upstreams of all targets, files and host names, in written order.
     known: Arc<Vec<Arc<Upstream>>>,
-    /// Those of `known` that are this server itself.
+    /// Upstreams in `known` that are this server itself.
     ourselves: Vec<Arc<Upstream>>,
-    /// Those of `known` that forward our queries back to us.
+    /// Upstreams in `known` that forward this server's queries back to it.
     looping: Vec<Arc<Upstream>>,
 }
 

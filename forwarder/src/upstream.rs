@@ -289,7 +289,7 @@ pub struct HealthCheck {
     pub interval: Duration,
     /// Whether probes set RD. Default yes; `no_rec` clears it.
     pub recursion: bool,
-    /// The name whose NS are requested. Default the root.
+    /// Name of the probe's NS query. Default the root.
     pub domain: Name,
 }
 

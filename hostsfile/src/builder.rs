@@ -364,9 +364,9 @@ fn is_wildcard(wire: &[u8]) -> bool {
 
 /// The first label of a wildcard.
 const ASTERISK: &[u8] = b"\x01*";
-/// Octets of an IPv6 address.
+/// Bytes of an IPv6 address.
 const MAX_ADDRESS: usize = 16;
-/// Maximum octets of a set of records: a message less its header, the longest question and an OPT
+/// Maximum bytes of a set of records: a message less its header, the longest question and an OPT
 /// without options.
 const MAX_BODY: usize = 65_535 - HEADER - (MAX_NAME + 4) - 11;
 /// Bytes from which the number of lines is estimated.

@@ -132,13 +132,13 @@ impl<'t> NameEntry<'t> {
     }
 }
 
-/// Octets of an entry before its key.
+/// Bytes of an entry before its key.
 pub(crate) const ENTRY_HEADER: usize = 5;
-/// Octets of a record before its data, the owner a pointer (RFC 1035, sections 3.2.1 and 4.1.4).
+/// Bytes of a record before its data, the owner a pointer (RFC 1035, sections 3.2.1 and 4.1.4).
 pub(crate) const RECORD_HEADER: usize = 12;
-/// Octets of an A record.
+/// Bytes of an A record.
 pub(crate) const A_RECORD: usize = RECORD_HEADER + 4;
-/// Octets of an AAAA record.
+/// Bytes of an AAAA record.
 pub(crate) const AAAA_RECORD: usize = RECORD_HEADER + 16;
 
 #[cfg(test)]

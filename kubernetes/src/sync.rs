@@ -1,5 +1,5 @@
-//! What threads share by. Files whose steps are modelled (`models/`) take it from here; there, a
-//! model of it stands in this place.
+//! Synchronization primitives. Files with modelled steps (`models/`) import them from here; the
+//! models replace this module.
 
 pub(crate) use std::sync::atomic;
 

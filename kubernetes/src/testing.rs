@@ -138,7 +138,7 @@ impl Cluster {
         self.ask_within(question, 65_535).0
     }
 
-    /// [`Self::ask`] with a maximum size of the reply in octets, and whether it was truncated.
+    /// [`Self::ask`] with a maximum size of the reply in bytes, and whether it was truncated.
     pub(crate) fn ask_within(&self, question: &str, room: usize) -> (String, bool) {
         let (name, rtype) = question.split_once(' ').unwrap();
         let rtype = rtype_of(rtype);
@@ -163,7 +163,7 @@ impl Cluster {
         (words, flags.has(wire::Flags::TC))
     }
 
-    /// Returns the size of a reply with a limit in octets, and whether it is truncated.
+    /// Returns the size of a reply with a limit in bytes, and whether it is truncated.
     pub(crate) fn written(&self, question: &str, room: usize) -> (usize, bool) {
         let (name, rtype) = question.split_once(' ').unwrap();
         let packet = packet(name, rtype_of(rtype));

@@ -102,8 +102,8 @@ fn list(writer: &mut IndexWriter, objects: impl IntoIterator<Item = Object>) {
     Kind::ALL.into_iter().for_each(|kind| writer.complete(kind));
 }
 
-/// `count` slices, `of_a_service` for each service, of ten endpoints whose last bytes begin at
-/// `first`.
+/// `count` slices of ten endpoints, `of_a_service` for each service; the endpoints' addresses end
+/// in `first` and the following bytes.
 fn slices(count: u16, of_a_service: u16, first: u8) -> impl Iterator<Item = Object> {
     let slice = move |number: u16| {
         let endpoint = |last: u8| {

@@ -159,7 +159,7 @@ pub async fn ensure_address(ip: IpAddr, ours: AddressPolicy) -> Result<EnsuredAd
     add_unless_there(ip, ours, &[LinkDummy::new(link).build(), LinkBridge::new(link).build()]).await
 }
 
-/// The links that we created, by their alias or, for earlier versions, by their name.
+/// The links created by localdns, by their alias or, for earlier versions, by their name.
 async fn our_links(handle: &Handle) -> Result<Vec<(u32, String)>, io::Error> {
     let mut found = Vec::new();
     let mut listed = handle.link().get().execute();
@@ -179,22 +179,23 @@ async fn our_links(handle: &Handle) -> Result<Vec<(u32, String)>, io::Error> {
     Ok(found)
 }
 
-/// Attributes that mark an address as added by us on a link that is not ours: its protocol (Linux
-/// 5.18; older kernels ignore it) and, for IPv4 and a link name that leaves room, its label.
+/// Attributes that mark an address as added by localdns on a link that it did not create: its
+/// protocol (Linux 5.18; older kernels ignore it) and, for IPv4 and a link name that leaves room,
+/// its label.
 fn marks(ip: IpAddr, link: &str) -> Vec<AddressAttribute> {
     let label = format!("{link}{LABEL}");
     let label = (ip.is_ipv4() && label.len() <= LONGEST_NAME).then_some(AddressAttribute::Label(label));
     label.into_iter().chain([AddressAttribute::Protocol(PROTOCOL)]).collect()
 }
 
-/// Default name of the link with our addresses: a dummy or, if the kernel has none, a bridge
+/// Default name of the link with localdns's addresses: a dummy or, if the kernel has none, a bridge
 /// without ports.
 pub const LINK: &str = "localdns";
 /// Maximum length of a link's name.
 const LONGEST_NAME: usize = 15;
-/// Alias of a link that we created.
+/// Alias of a link created by localdns.
 const ALIAS: &str = "localdns";
-/// Suffix of the label of our addresses on a link that we did not create.
+/// Suffix of the label of localdns's addresses on a link that it did not create.
 const LABEL: &str = ":localdns";
 const PROTOCOL: AddressProtocol = AddressProtocol::Other(0x6c);
 

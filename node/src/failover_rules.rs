@@ -38,8 +38,8 @@ pub struct Listener {
     pub fails_closed: bool,
 }
 
-/// The clients whose queries are redirected to the fallback while no server takes them. Queries of
-/// this host's own programs always are; a query of any other client arrives at a closed port.
+/// The clients to redirect to the fallback while no server takes their queries. Queries of this
+/// host's own programs always are redirected; a query of any other client arrives at a closed port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Clients {
     /// Every client.
@@ -132,8 +132,8 @@ impl Rules {
 
     /// Moves failovers of these addresses to conntrack zones without flows, from the next write of
     /// the table. Call this when their queries arrive here again: a connection that fails over
-    /// later then meets no entry of an earlier failover from the same port. Flows being redirected
-    /// at that moment break.
+    /// later then meets no entry of an earlier failover from the same port. Flows that are
+    /// redirected during the move break.
     ///
     /// # Errors
     /// If the kernel does not return their current zones.
@@ -183,8 +183,8 @@ impl Rules {
         self.lists
     }
 
-    /// Whether the existing rules are those for these listeners and clients, whoever wrote them:
-    /// compared by their expressions and addresses.
+    /// Whether the existing rules are those for these listeners and clients, regardless of their
+    /// author: compared by their expressions and addresses.
     ///
     /// # Errors
     /// If the kernel does not return them.
@@ -195,7 +195,7 @@ impl Rules {
         Ok([true, false].into_iter().any(|by_socket| there.is_of(&table(by_socket), &SETS)))
     }
 
-    /// The addresses in the existing table, whoever wrote it, with their fallbacks.
+    /// The addresses in the existing table, regardless of its author, with their fallbacks.
     ///
     /// # Errors
     /// If the kernel does not return it.
@@ -233,8 +233,8 @@ impl Rules {
         Ok(holders)
     }
 
-    /// Those of these addresses whose queries fail over, as far as the kernel says: the table
-    /// exists, no other process has leases, and none is taking over.
+    /// The subset of these addresses that fails over, as far as the kernel says: the table exists,
+    /// no other process has leases, and none is taking over.
     ///
     /// # Errors
     /// If the kernel does not return them.
@@ -287,13 +287,13 @@ impl Rules {
     }
 }
 
-/// The process whose leases a table of this name has.
+/// The process that owns the leases in a table of this name.
 fn server_of(table: &str) -> Option<u32> {
     let owner = table.strip_prefix(TABLE)?.strip_prefix("-lease-")?;
     owner.split_once('-')?.0.parse().ok()
 }
 
-/// Proves to servers of this network namespace that a command comes from a process that may change
+/// Proves to servers of this network namespace that a command is from a process that may change
 /// rules: an empty table, which only CAP_NET_ADMIN can create. Removed on drop or, on kernels with
 /// table owners, with the process.
 pub struct NetAdminProof {

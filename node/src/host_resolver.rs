@@ -71,7 +71,7 @@ pub enum HostResolverError {
     Unsettled {
         /// The drop-in.
         path: PathBuf,
-        /// What is still missing.
+        /// The missing step.
         what: &'static str,
     },
 }
@@ -223,7 +223,7 @@ impl HostResolver {
         OwnFile::of_machine().lost_original()
     }
 
-    /// Removed files whose owner may not have reloaded.
+    /// Removed files that their owner may not have reloaded.
     pub fn not_reloaded() -> Vec<PathBuf> {
         let gone = |path: &PathBuf| !path.exists();
         [NETWORKD, RESOLVED].iter().flat_map(Owner::not_reloaded).filter(gone).collect()
@@ -358,7 +358,7 @@ fn networkd_of(link: &str) -> Result<NetworkdLink> {
 
 fn put_resolved(server: IpAddr) -> Result<PathBuf> {
     let path = Path::new(RESOLVED_DIRECTORY).join(DROP_IN);
-    // The empty entry clears the list of resolved.conf, whose servers would be queried first.
+    // The empty entry clears the list of resolved.conf, which would be queried first.
     let text =
         format!("# Lookups of this host are sent to localdns.\n[Resolve]\nDNS=\nDNS={server}\nDomains=~.\n");
     if fs::read_to_string(&path).is_ok_and(|there| there == text) {

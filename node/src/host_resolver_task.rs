@@ -17,7 +17,7 @@ pub struct HostResolverTask {
     resolver: HostResolver,
     /// The resolv.conf of the node's network.
     upstreams: PathBuf,
-    /// Whether lookups are to be sent to the server; clearing it ends a pending wait.
+    /// Whether lookups must be sent to the server; clearing it ends a pending wait.
     wanted: Arc<AtomicBool>,
     putting: Option<JoinHandle<Put>>,
     /// The server that lookups are, or are being, sent to.
@@ -77,8 +77,8 @@ impl HostResolverTask {
         self.left.iter().flatten().chain(&self.lost_original)
     }
 
-    /// Starts the setting once the address answers, restores it when the address is no longer ours,
-    /// and collects results. Returns true if nothing is pending.
+    /// Starts the setting once the address answers, restores it when the server does not listen
+    /// there any more, and collects results. Returns true if nothing is pending.
     pub async fn goes_on(&mut self, listeners: &[Listener]) -> bool {
         if self.putting.as_ref().is_some_and(JoinHandle::is_finished)
             && let Some(putting) = self.putting.take()

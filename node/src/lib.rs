@@ -2,7 +2,7 @@
 //! and systemd. Linux only.
 //!
 //! Must not know DNS messages, the Corefile or the query path, opens no socket that clients use,
-//! and imports no crate of ours but `files` and `sockets`.
+//! and imports no crate of this workspace but `files` and `sockets`.
 
 mod address;
 mod address_monitor;

@@ -31,11 +31,11 @@ impl fmt::Display for PortOwner {
     }
 }
 
-/// The process whose socket prevents binding `addr`: one bound to the same address and port, else
-/// one to the port on a wildcard address or, if `addr` is a wildcard, on any address. For TCP only
-/// listeners count.
+/// The process with the socket that prevents binding `addr`: one bound to the same address and
+/// port, else one to the port on a wildcard address or, if `addr` is a wildcard, on any address.
+/// For TCP only listeners count.
 ///
-/// `None` if there is none, or if it is not visible: another user's, or outside of our pid
+/// `None` if there is none, or if it is not visible: another user's, or outside of this pid
 /// namespace. Reads all of `/proc`, which takes milliseconds: for error messages only.
 pub fn port_owner(addr: SocketAddr, proto: SocketKind) -> Option<PortOwner> {
     let tables = match proto {

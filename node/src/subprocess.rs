@@ -31,8 +31,8 @@ pub(crate) fn run_within(
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", program.display()));
     let mut command = Command::new(program);
     command.args(args).env("PATH", path()).env("LC_ALL", "C");
-    // Its messages to a service manager would be taken for ours: networkctl reports its failures
-    // there. Our settings are not its own.
+    // A service manager would take its messages for localdns's: networkctl reports its failures
+    // there. localdns's settings do not apply to it.
     command.env_remove("NOTIFY_SOCKET");
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"LOCALDNS_") {

@@ -200,7 +200,7 @@ mod tests {
 
     /// Runs [`tell_everything`] as a process started by a manager, unless `variables` differ.
     fn in_environment(variables: &[(&str, &str)]) -> String {
-        // The shell becomes the test, whose process id it has.
+        // The shell execs the test, which keeps the process id.
         let mut command = Command::new("sh");
         command.args(["-c", "SYSTEMD_EXEC_PID=${SYSTEMD_EXEC_PID:-$$} exec \"$@\"", "sh"]);
         command.arg(std::env::current_exe().expect("the test's own path"));

@@ -11,11 +11,11 @@ use rtnetlink::sys::Socket;
 use rtnetlink::sys::constants::NETLINK_SOCK_DIAG;
 
 /// Destroys connections to this port of these addresses that no process has open: those in
-/// TIME-WAIT (RFC 9293, 3.3.2), and those whose last segments are retransmitted because the
-/// client's ACKs go elsewhere. A client that reuses such a port after its connection failed over to
-/// another server is then reset when its packets arrive here again; otherwise they would be taken
-/// for the old connection's, and it would wait for its own timeout. Call it only while all these
-/// addresses fail over: otherwise it could cut off the reply to a slow client.
+/// TIME-WAIT (RFC 9293, 3.3.2), and those that retransmit their last segments because the client's
+/// ACKs go elsewhere. A client that reuses such a port after its connection failed over to another
+/// server is then reset when its packets arrive here again; otherwise they would be taken for the
+/// old connection's, and it would wait for its own timeout. Call it only while all these addresses
+/// fail over: otherwise it could cut off the reply to a slow client.
 ///
 /// Requires CAP_NET_ADMIN, and Linux 6.0 with CONFIG_INET_DIAG_DESTROY; before 6.11 only TIME-WAIT
 /// and FIN-WAIT-2 are destroyed, since others would be left without a timer forever. At most 2,000

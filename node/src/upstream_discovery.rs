@@ -1,8 +1,9 @@
-//! The servers that 168.63.129.16 in the Corefile stands for: the name servers of the node's
-//! network, updated when they change; the last list is kept while there is no usable one.
+//! The upstreams that replace 168.63.129.16 in the Corefile: the name servers of the node's
+//! network, updated when they change; the last list stays while there is no usable one.
 //!
 //! ```text
-//! DHCP's, of links whose drop-in is ours and hides them -> the resolv.conf -> if neither has one, the last good list
+//! DHCP's, of links with a drop-in of localdns that hides them -> the resolv.conf -> if neither has
+//! one, the last good list
 //! ```
 
 use std::net::IpAddr;

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-/// The name of the host as its kernel has it now, `localhost` where it has none.
+/// The host's current name from the kernel; `localhost` if it has none.
 pub(crate) fn host_name() -> String {
     name_or_localhost(rustix::system::uname().nodename())
 }

@@ -1,14 +1,14 @@
-//! The address of a page over HTTP, as several directives name it.
+//! The listen address of HTTP endpoints, for several directives.
 
 use admin::AdminAddress;
 use corefile::Directive;
 
 use plugin::args::{Args, Result, bad};
 
-/// Reads the one argument of a directive that has a page over HTTP.
+/// Reads the address argument of a directive with an HTTP endpoint.
 ///
 /// # Errors
-/// What is no address and port.
+/// The argument is no address and port.
 pub(crate) fn admin_address(
     plugin: &'static str,
     directive: &Directive,

@@ -1,11 +1,11 @@
-//! What the plugins that have a cluster's zones share: how they answer a request for a zone, and what is not known yet.
+//! Shared by the plugins for a cluster's zones: transfers, and failures before objects are synced.
 
 use ::kubernetes::{AnswerOutcome, Progress, Transfer};
 use kubernetes_api::objects::Kind;
 use plugin::failure::{Failure, FailureKind};
 use plugin::zone_request::{Next, Push, RecordByRecord, ZoneOutcome};
 
-/// What a source does with a request for a zone of which the cluster says this.
+/// The outcome of a zone request, from the cluster's answer.
 pub(crate) fn of_zone(transfer: Result<Transfer, AnswerOutcome>) -> ZoneOutcome {
     match transfer {
         Ok(mut transfer) => ZoneOutcome::Stream(Box::new(RecordByRecord(move |push: &mut Push<'_>| {
@@ -20,8 +20,8 @@ pub(crate) fn of_zone(transfer: Result<Transfer, AnswerOutcome>) -> ZoneOutcome 
     }
 }
 
-/// Objects of this kind decide, and are not known yet.
+/// The failure while objects of this kind are needed but not synced.
 pub(crate) fn not_known_yet(kind: Kind) -> Failure {
-    // By whatever name a cluster's zone is asked for, it is `kubernetes` that waits for it.
+    // Always `kubernetes`: it watches the objects, also for `k8s_external`.
     Failure::own("kubernetes", FailureKind::NotReady, format!("{} are not known yet", kind.resource()))
 }

@@ -1,8 +1,9 @@
-//! The plugins, a folder each: setup, handler, metrics, line of `explain`, tests, page (`README.md`) and
-//! what is compared with CoreDNS (`coredns.txt`). No folder imports another's.
+//! The plugins, a folder each: setup, handler, metrics, line of `explain`, tests, page
+//! (`README.md`) and comparisons with CoreDNS (`coredns.txt`). No folder imports another's.
 //!
-//! [`plugin_cfg`] has a row for each, in the order in which they act; [`read_corefile`] reads a Corefile
-//! by it. Counters of `hosts` and `cache` are fields of `metrics::counters::ZoneCounters`.
+//! [`plugin_cfg`] has a row for each, in the order in which they act; [`read_corefile`] parses a
+//! Corefile with it. Counters of `hosts` and `cache` are fields of
+//! `metrics::counters::ZoneCounters`.
 
 mod cidr;
 mod host_name;

@@ -4,14 +4,14 @@ use std::fmt::{self, Write};
 
 use wire::Name;
 
-/// Room for the longest presentation form: 255 octets, each at most four characters.
+/// Buffer for the longest presentation form: 255 bytes, each at most four characters.
 pub(crate) struct NameText {
     len: usize,
     bytes: [u8; 1020],
 }
 
 impl NameText {
-    /// Empty.
+    /// Creates an empty buffer.
     pub(crate) fn new() -> Self {
         Self { len: 0, bytes: [0; 1020] }
     }
@@ -19,7 +19,7 @@ impl NameText {
     /// `name` in presentation form, with its final dot.
     pub(crate) fn of(&mut self, name: &Name) -> &str {
         self.len = 0;
-        // It cannot fail: the room is enough for every name.
+        // It cannot fail: the buffer is large enough for every name.
         let _ = write!(self, "{name}");
         std::str::from_utf8(&self.bytes[..self.len]).unwrap_or(".")
     }

@@ -10,7 +10,7 @@ use corefile::Directive;
 use plugin::args::Result;
 use plugin::spec::{HooksSpec, MiddlewareSpec, ParseContext, PluginSpec, Role, SourceSpec};
 
-/// One row.
+/// One plugin.
 #[derive(Debug)]
 pub struct Plugin {
     /// The directive.
@@ -50,7 +50,7 @@ impl Plugin {
         self.reader.is_some_and(|reader| !matches!(reader, Reader::Setting(_)))
     }
 
-    /// Reads its directives in a server block; `None` where there are none.
+    /// Reads its directives in a server block; `None` if there is none.
     ///
     /// # Errors
     /// A directive that cannot be used, with the place of the word.
@@ -172,7 +172,7 @@ pub fn find(name: &str) -> Option<&'static Plugin> {
     PLUGINS.iter().find(|plugin| plugin.name == name)
 }
 
-/// The directives that localdns has, in alphabetical order, as `-plugins` lists them.
+/// The directives of localdns, in alphabetical order, as listed by `-plugins`.
 pub fn here() -> Vec<&'static str> {
     let mut names: Vec<_> =
         PLUGINS.iter().filter(|plugin| plugin.is_here()).map(|plugin| plugin.name).collect();
@@ -180,12 +180,13 @@ pub fn here() -> Vec<&'static str> {
     names
 }
 
-/// Those of a block's directives, in the table's order, that have a handler in CoreDNS.
+/// The directives of a block with a handler in CoreDNS, in the table's order.
 pub fn handlers(directives: &[&'static str]) -> impl DoubleEndedIterator<Item = &'static str> {
     directives.iter().copied().filter(|name| find(name).is_some_and(Plugin::has_handler))
 }
 
-/// The handler that CoreDNS's metrics name for every query of a block: the next one below `prometheus`.
+/// The handler named by CoreDNS's metrics for every query of a block: the next one below
+/// `prometheus`.
 pub fn named_by_metrics(directives: &[&'static str]) -> &'static str {
     let place = |name: &str| PLUGINS.iter().position(|plugin| plugin.name == name);
     handlers(directives).find(|name| place(name) > place("prometheus")).unwrap_or_default()

@@ -1,7 +1,7 @@
-//! Reads a Corefile by the table of plugins, each error at its word.
+//! Parses a Corefile with the table of plugins; each error has the place of its word.
 //!
-//! Nothing is opened, bound or resolved here; [`read`] can be called for a file that is only to be checked. What the data
-//! means for the machine (interfaces, host names, files) is looked up when the configuration is built.
+//! Nothing is opened, bound or resolved here: [`read`] also serves to check a file. Interfaces,
+//! host names and files are looked up when the configuration is built.
 
 use corefile::{Corefile, Directive, Located, Location, Scheme};
 use plugin::args::{Result, zone_text};
@@ -13,10 +13,10 @@ use wire::Name;
 use crate::plugin_cfg::{self, PLUGINS};
 use crate::tls::TlsSpec;
 
-/// Gives a Corefile its meaning; `default_port` fills keys of plain DNS that name none.
+/// Parses the directives of a Corefile; `default_port` is for keys of plain DNS without a port.
 ///
 /// # Errors
-/// The first thing that is wrong, where it stands.
+/// The first error, with its place.
 pub fn read(corefile: &Corefile, default_port: u16) -> Result<Spec> {
     if corefile.blocks.is_empty() {
         let file =
@@ -87,7 +87,7 @@ fn known(directive: &Directive) -> Result<()> {
     Err(Located::new(&directive.name.at, error))
 }
 
-/// As in CoreDNS, whatever `-dns.port` says.
+/// As in CoreDNS, regardless of `-dns.port`.
 const TLS_PORT: u16 = 853;
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ pub(crate) mod tests {
     use plugin::spec::PluginSpec;
     use std::path::{Path, PathBuf};
 
-    /// The meaning of a Corefile, or the first line of what is wrong with it.
+    /// The meaning of a Corefile, or the first line of its error.
     pub(crate) fn spec(text: &str) -> std::result::Result<Spec, String> {
         let corefile = corefile::read_text("Corefile", text.as_bytes(), Path::new("/nowhere"), &|_| None);
         let corefile = corefile.map_err(|error| format!("{error:#}"))?;
@@ -109,12 +109,12 @@ pub(crate) mod tests {
         spec(&format!(". {{\n{lines}\n}}\n")).map(|mut spec| spec.blocks.remove(0))
     }
 
-    /// The same where nothing is wrong.
+    /// The same without errors.
     pub(crate) fn good(lines: &str) -> BlockSpec {
         block(lines).unwrap_or_else(|error| panic!("{lines:?}: {error}"))
     }
 
-    /// The spec of one plugin from these lines, all of which are right.
+    /// The spec of one plugin from these lines, without errors.
     pub(crate) fn said<T: PluginSpec + Clone>(lines: &str) -> Option<T> {
         good(lines).get::<T>().cloned()
     }
@@ -124,7 +124,7 @@ pub(crate) mod tests {
         format!("{directive} {{\n{property}\n}}")
     }
 
-    /// Each row is the lines of a server block, and what is wrong with them behind `Corefile:`.
+    /// Each row is the lines of a server block, and the error message after `Corefile:`.
     pub(crate) fn refused(rows: &[(&str, &str)]) {
         for (lines, expected) in rows {
             match block(lines) {
@@ -134,7 +134,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Each row is a property of `directive`, and what is wrong with it behind `Corefile:3:`.
+    /// Each row is a property of `directive`, and the error message after `Corefile:3:`.
     pub(crate) fn refused_properties(directive: &str, rows: &[(&str, &str)]) {
         for (property, expected) in rows {
             let (lines, expected) = (with(directive, property), format!("3:{expected}"));
@@ -142,7 +142,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// The rows of the section `[corefile]` in `coredns.txt` of a plugin: whether its directives are accepted here, and they.
+    /// The rows of the section `[corefile]` in `coredns.txt` of a plugin: whether localdns accepts
+    /// them, and their text.
     fn rows(plugin: &str) -> Vec<(bool, String)> {
         let path = format!("{}/src/{plugin}/coredns.txt", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -158,7 +159,7 @@ pub(crate) mod tests {
         .collect()
     }
 
-    /// The shortest use of a plugin: the first row that is accepted. Some plugins need a second directive.
+    /// The shortest use of a plugin: the first accepted row. Some plugins need a second directive.
     fn shortest(plugin: &str) -> String {
         let found = rows(plugin).into_iter().find(|(is_accepted, _)| *is_accepted);
         found.unwrap_or_else(|| panic!("{plugin} has no row that is accepted")).1
@@ -173,7 +174,7 @@ pub(crate) mod tests {
         lines[..=end].join("\n")
     }
 
-    /// The lines at which a plugin's directives begin, from 0.
+    /// The first line of each directive of a plugin, from 0.
     fn starts(plugin: &str, directives: &str) -> Vec<usize> {
         let mut depth = 0;
         let mut starts = Vec::new();
@@ -226,7 +227,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A plugin whose accepted rows have no argument and no sub-block.
+    /// Plugins with accepted rows that have no argument and no sub-block.
     #[test]
     fn bare_directives_take_no_argument() {
         let is_bare = |name: &&str| {
@@ -245,7 +246,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A row of each plugin has its directive twice, and says whether that is accepted.
+    /// A row of each plugin has its directive twice, with whether that is accepted.
     #[test]
     fn repeated_directive_is_refused_at_the_second() {
         for name in plugin_cfg::here() {

@@ -1,4 +1,4 @@
-//! One step and the answer below it, for tables of rows.
+//! One middleware and the answer below it, for tables of rows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use plugin::QueryContext;
 use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, Subqueries, SubqueryResult};
 use wire::{Class, HEADER, Message, Name, RType, Rr, Section, Verdict, accept};
 
-/// Answers of others by name and type; what is not there is not known yet. Then what was wished for, and how many octets were
-/// compared with patterns.
+/// Answers of subqueries by name and type; a missing one is pending. Then the subqueries issued,
+/// and the number of bytes compared with patterns.
 #[derive(Default)]
 pub(crate) struct Others(
     pub(crate) HashMap<(Name, RType), SubqueryResult>,
@@ -37,10 +37,11 @@ impl Subqueries for Others {
     }
 }
 
-/// As many as for a client over TCP.
+/// The limit for a client over TCP.
 pub(crate) const MOST_COMPARED: usize = 1 << 20;
 
-/// What `parse` makes of the directives in these lines, the first of which is the Corefile's second; or what is wrong.
+/// Parses the directives in these lines, of which the first is the Corefile's second, or returns
+/// the error message.
 pub(crate) fn read<T>(
     lines: &str,
     parse: impl FnOnce(&[&corefile::Directive]) -> plugin::args::Result<T>,
@@ -67,7 +68,7 @@ pub(crate) fn packet(name: &str, rtype: RType) -> Vec<u8> {
 /// Why a client gets no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Untold {
-    /// What others answer is not known yet.
+    /// A subquery is pending.
     Waits,
     /// The query has no answer.
     Fails,
@@ -75,7 +76,8 @@ pub(crate) enum Untold {
     Silence,
 }
 
-/// The result of `step` for a query from `client` that `below` answers: the effective query, and the client's reply.
+/// The result of `step` for a query from `client` with the answer of `below`: the effective query,
+/// and the client's reply.
 pub(crate) fn through(
     step: &dyn Middleware,
     client: &str,

@@ -1,4 +1,4 @@
-//! Upstreams of `forward` as the machine has them.
+//! Upstreams of `forward` that depend on the machine.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -108,7 +108,7 @@ fn upstream_file_changes() {
     }
 }
 
-/// One of three: with comments alone, with a server that goes, with one that changes.
+/// Three files: one with comments only, one that loses its server, one that changes.
 #[test]
 fn empty_list_delays_no_other() {
     let dir = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! A hosts table that follows its file, at times that only the test moves.
+//! A hosts table that follows its file, with scripted time.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -18,7 +18,7 @@ use wire::{Proto, Query, RType, Reply};
 
 const AT: &str = "127.0.0.1:53";
 
-/// A hosts file in a directory of its own, and a server that follows it every 5 s.
+/// A hosts file in its own directory, and a server that checks it every 5 s.
 struct Followed {
     scene: Scene,
     file: std::path::PathBuf,
@@ -37,7 +37,7 @@ impl Followed {
         Self { scene, file, _dir: dir }
     }
 
-    /// Writes the file, unlike before even where the clock of the file system stands still.
+    /// Writes the file; the version differs even if the file system's clock has not advanced.
     fn write(&self, text: &str) {
         let before = fs::metadata(&self.file).and_then(|data| data.modified());
         fs::write(&self.file, text).unwrap();
@@ -49,7 +49,7 @@ impl Followed {
         fs::File::options().append(true).open(&self.file).unwrap().set_modified(at).unwrap();
     }
 
-    /// Lets the next look come; the addresses of `a` that are served then.
+    /// Runs the next check, and returns the addresses then served for `a`.
     fn look(&mut self) -> String {
         self.scene.now += Duration::from_secs(5);
         let table = self.table();
@@ -169,7 +169,7 @@ fn refilled_file_never_empties_table() {
     assert_eq!(file.look(), "192.0.2.1");
     file.write("192.0.2.2 a\n");
     assert_eq!(file.look(), "192.0.2.2");
-    // What was doubted is forgotten: the next emptying is doubted anew.
+    // The doubted version is forgotten: the next empty file is doubted again.
     file.write("");
     assert_eq!(file.look(), "192.0.2.2");
 }
@@ -185,7 +185,7 @@ fn unterminated_file_needs_two_checks() {
     file.write("192.0.2.2 a\n192.0.2.3 a");
     assert_eq!(file.look(), "192.0.2.1");
     assert_eq!(file.look(), "192.0.2.2 192.0.2.3");
-    // The first table has nothing to lose.
+    // The first table has no names to lose.
     assert_eq!(Followed::new(Some("192.0.2.1 a"), "").a(), "192.0.2.1");
 }
 
@@ -265,7 +265,7 @@ fn rewrite_of_same_size_and_time() {
     let modified = fs::metadata(&file.file).unwrap().modified().unwrap();
     let changed = || fs::metadata(&file.file).map(|data| (data.ctime(), data.ctime_nsec())).unwrap();
     let before = changed();
-    // The file system's clock goes by ticks.
+    // The file system's clock has a coarse resolution.
     while changed() == before {
         fs::write(&file.file, "192.0.2.2 a\n").unwrap();
         file.touch(modified);
@@ -328,7 +328,7 @@ fn equal_directives_share_a_table() {
     let [first, third] = &*tables(&scene) else { panic!("two tables for three blocks") };
     scene.reload(&hosts(""));
     assert!(first.ptr_eq(&tables(&scene)[0]));
-    // A name that is no longer in the Corefile is dropped at the next build.
+    // A name that was removed from the Corefile is dropped at the next build.
     scene.reload(&hosts(""));
     assert_eq!((first.strong_count() > 0, third.strong_count()), (true, 0));
 }

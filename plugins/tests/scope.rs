@@ -1,9 +1,10 @@
-//! The zones of directives: compared with a query's name where one can come that is in none of them, and nowhere else.
+//! The zones of directives: compared with a query's name only if the block receives names outside
+//! of them.
 
 use scene::Scene;
 use wire::{Name, RType};
 
-/// What the cache of a block keeps answers to, `all` where names are not compared.
+/// The zones of a block's cache; `all` if names are not compared.
 fn kept(keys: &str, lines: &str) -> String {
     let scene = Scene::new(&format!("{keys} {{\nbind 127.0.0.1\n{lines}\nforward . 192.0.2.53\n}}\n"));
     let forwarding = scene.configuration.blocks[0].pipeline.forwarding().expect("the block forwards");
@@ -22,7 +23,7 @@ fn scope_compares_outside_names() {
         ("a.example b.example", "cache b.example a.example", "all"),
         ("a.example b.example", "cache a.example", "a.example."),
         ("a.example", "cache x.a.example", "x.a.example."),
-        // What steps do to names.
+        // Middleware acts on names.
         ("a.example", "acl {\nblock net 192.0.2.0/24\n}\nany\nloadbalance\nminimal\ncache", "all"),
         ("a.example", "header {\nresponse set aa\n}\nrewrite type ANY HINFO\ncache", "all"),
         ("a.example", "rewrite name exact x.a.example x.b.example\ncache", "a.example."),

@@ -1,4 +1,4 @@
-//! `template` asked without a socket.
+//! `template` without a socket.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -43,14 +43,14 @@ fn message_fields() {
         ("{{ len .Message.Question }}", "1"),
         ("{{ range .Message.Question }}{{ .Qtype }}/{{ .Qclass }}{{ end }}", "16/1"),
         ("{{ eq (print .Message.Question) `[{web-7.example.org. 16 1}]` }}", "true"),
-        // The groups by their numbers, too.
+        // Groups by number, too.
         ("{{ len .Group }}", "6"),
         ("{{ eq (print .Group) `map[0:web-7. 1:web 2:7 3: host:web none:]` }}", "true"),
         (
             "{{ range $key, $value := .Group }}{{ $key }}={{ $value }},{{ end }}",
             "0=web-7.,1=web,2=7,3=,host=web,none=,",
         ),
-        // A group that no pattern has.
+        // A group in no pattern.
         ("{{ if .Group.zzz }}yes{{ else }}no{{ end }}", "no"),
         ("{{ index .Group `zzz` }}", ""),
         ("{{ .Message.RecursionDesired }}", "true"),

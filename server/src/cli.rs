@@ -28,7 +28,7 @@ pub enum Invocation {
     Serve(Flags),
     /// Check the Corefile.
     Check(Flags),
-    /// Explain who would answer a query.
+    /// Explain which plugin would answer a query.
     Explain(Flags, Box<Explain>),
     /// Maintain services in the node's hosts file.
     NodeResolver(Box<Request>),

@@ -184,8 +184,8 @@ impl ValidatedConfig {
     }
 
     /// As [`Self::read`], for a process that does not serve yet: a Corefile without a server block
-    /// is then treated as none, as in CoreDNS. In place of a serving configuration, or for
-    /// `of_node`, whose clients would get no answers, it is an error.
+    /// is then treated as none, as in CoreDNS. It is an error in place of a serving configuration,
+    /// or for `of_node`, since clients would get no answers.
     ///
     /// # Errors
     /// Its first problem, with the place.

@@ -32,7 +32,7 @@ pub(crate) fn spawn(running: &Arc<Running>, handle: &Handle) -> io::Result<()> {
 }
 
 fn watch(running: &Weak<Running>, addresses_changed: &AtomicBool) {
-    // The configuration whose upstreams were last checked.
+    // The last configuration with checked upstreams.
     let mut judged = Weak::new();
     while let Some(running) = running.upgrade() {
         let now = clock::now();

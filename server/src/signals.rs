@@ -58,8 +58,8 @@ impl Signals {
         Ok(Self { runtime, terminate, interrupt, quit, hangup, user1, user2 })
     }
 
-    /// Starts the thread: `asked` receives requests, and the process is ended if one is not handled
-    /// in time.
+    /// Starts the thread, which sends requests to `asked` and ends the process if one is not
+    /// handled in time.
     ///
     /// # Errors
     /// If the kernel refuses a thread.
@@ -127,7 +127,7 @@ impl Heard {
     }
 }
 
-/// What is needed to end the process.
+/// State needed to end the process.
 pub struct ProcessControl {
     logger: Logger,
     pidfile: Mutex<Pidfile>,

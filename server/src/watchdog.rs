@@ -130,8 +130,8 @@ fn notify(running: &Running, what: &str, outcome: Result<(), node::NodeError>) {
     }
 }
 
-/// Probes every listen address except those whose queries are redirected: UDP concurrently, since a
-/// lost query takes time, then TCP sequentially.
+/// Probes every listen address without redirected queries: UDP concurrently, since a lost query
+/// takes time, then TCP sequentially.
 ///
 /// # Errors
 /// The address, or its worker, that did not answer.

@@ -1,7 +1,7 @@
-//! The messages of one send call, in one piece of memory.
+//! The messages of one send call, in one buffer.
 
-/// Messages one after another, each behind its length in two octets: whole as TCP carries them (RFC 1035, section
-/// 4.2.2), and one by one for UDP. Reused; it keeps the memory that it grew to.
+/// Messages in sequence, each after its length in two bytes: as a whole for TCP (RFC 1035, section
+/// 4.2.2), and one by one for UDP. Reused, with its memory.
 #[derive(Debug, Default)]
 pub struct Burst {
     bytes: Vec<u8>,
@@ -10,7 +10,7 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// Adds what `write` appends as one message; at most 65,535 octets of it are sent.
+    /// Adds what `write` appends as one message; at most 65,535 bytes of it are sent.
     #[inline]
     pub fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
@@ -22,18 +22,18 @@ impl Burst {
         self.bytes[start..start + 2].copy_from_slice(&length.to_be_bytes());
     }
 
-    /// Forgets all messages.
+    /// Removes all messages.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.starts.clear();
     }
 
-    /// How many messages there are.
+    /// The number of messages.
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The clock of a run: the one place where the time is read.
+//! The clock of a run: the only place that reads the time.
 
 use std::time::{Duration, Instant};
 
@@ -9,20 +9,20 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that shows zero now.
+    /// A clock that starts at zero now.
     #[allow(clippy::disallowed_methods, reason = "here the time is read, for everybody else")]
     pub fn start() -> Self {
         Self { zero: Instant::now() }
     }
 
-    /// Nanoseconds since its start; 584 years fit.
+    /// Nanoseconds since its start; overflows after 584 years.
     #[inline]
     #[allow(clippy::disallowed_methods, reason = "here the time is read, for everybody else")]
     pub fn now_ns(&self) -> u64 {
         self.zero.elapsed().as_nanos() as u64
     }
 
-    /// Sleeps until `at_ns`; returns at once when that is past.
+    /// Sleeps until `at_ns`; returns at once if that is past.
     pub fn sleep_until(&self, at_ns: u64) {
         std::thread::sleep(Duration::from_nanos(at_ns.saturating_sub(self.now_ns())));
     }

@@ -1,4 +1,4 @@
-//! What came of a load. No clock.
+//! Counters of one load. No clock.
 
 use serde_json::{Value, json};
 
@@ -6,17 +6,17 @@ use crate::histogram::Histogram;
 use crate::judge::Judgement;
 use crate::outstanding::Settled;
 
-/// The part of a run that counts, in nanoseconds of its clock.
+/// The window that is counted, in nanoseconds of the run's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Where it starts; what was due before is warm-up.
+    /// Its start; queries due before are warm-up.
     pub from_ns: u64,
-    /// Where it ends.
+    /// Its end.
     pub until_ns: u64,
 }
 
 impl Window {
-    /// Whether a time lies in it.
+    /// Whether a time lies in the window.
     #[inline]
     pub fn holds(&self, at_ns: u64) -> bool {
         (self.from_ns..self.until_ns).contains(&at_ns)
@@ -28,19 +28,20 @@ impl Window {
     }
 }
 
-/// Counts of one run, or of one of its threads. A query belongs to the window in which it was due; `sent` is the sum of
-/// `answered` and `lost`. What must never be (duplicates, strays, wrong replies, errors) is counted over the whole run.
+/// Counters of one run, or of one of its threads. A query belongs to the window in which it was
+/// due; `sent` is the sum of `answered` and `lost`. Faults (duplicates, strays, wrong replies,
+/// errors) are counted over the whole run.
 #[derive(Clone, Debug, Default)]
 pub struct RunCounts {
     /// Queries due in the window and sent.
     pub sent: u64,
-    /// Of these, answered at last.
+    /// Of these, answered in time.
     pub answered: u64,
-    /// Of these, never answered within the time allowed.
+    /// Of these, not answered in time.
     pub lost: u64,
-    /// Replies of any query that came in within the window: what the rate is made of.
+    /// Replies received within the window, to any query: the numerator of the rate.
     pub replies: u64,
-    /// Queries due in the window that could not be sent: all ids wait, or the socket refused.
+    /// Queries due in the window that could not be sent: all ids are in use, or the socket refused.
     pub unsent: u64,
     /// Further replies to queries already answered.
     pub duplicates: u64,
@@ -48,16 +49,16 @@ pub struct RunCounts {
     pub late: u64,
     /// Messages that answer no query.
     pub strays: u64,
-    /// First replies that answer another question than the one asked.
+    /// First replies with another question than the query's.
     pub wrong_question: u64,
     /// First replies with another rcode than the right one.
     pub wrong_rcode: u64,
     /// First replies without the right address.
     pub wrong_address: u64,
-    /// What the network reported, such as a closed port, and connections that ended.
+    /// Network errors, such as a closed port, and connections that ended.
     pub network_errors: u64,
-    /// The longest that a query of the window was sent after it was due: what the load itself, and not the server, adds
-    /// to the latency of an open loop.
+    /// Maximum time by which a query of the window was sent late: latency of an open loop caused by
+    /// the load itself, not by the server.
     pub lag_max_ns: u64,
     /// Times from due to answered, for the queries of the window.
     pub latency: Histogram,
@@ -73,12 +74,12 @@ impl RunCounts {
         }
     }
 
-    /// Counts a query that was not.
+    /// Counts a query that was not sent.
     pub fn unsent(&mut self, window: Window, due_ns: u64) {
         self.unsent += u64::from(window.holds(due_ns));
     }
 
-    /// Counts a query as not sent that was counted as sent.
+    /// Moves a query from sent to not sent.
     pub fn take_back(&mut self, window: Window, due_ns: u64) {
         self.sent -= u64::from(window.holds(due_ns));
         self.unsent(window, due_ns);
@@ -89,7 +90,7 @@ impl RunCounts {
         self.lost += u64::from(window.holds(due_ns));
     }
 
-    /// Counts a reply that came in at `now_ns`; `verdict` is asked only about a first one.
+    /// Counts a reply received at `now_ns`; `verdict` is called for a first reply only.
     #[inline]
     pub fn reply<Q>(
         &mut self,
@@ -117,12 +118,12 @@ impl RunCounts {
         }
     }
 
-    /// All first replies that were wrong.
+    /// The number of wrong first replies.
     pub fn wrong(&self) -> u64 {
         self.wrong_question + self.wrong_rcode + self.wrong_address
     }
 
-    /// Adds what another thread counted.
+    /// Adds the counters of another thread.
     pub fn merge(&mut self, other: &Self) {
         self.sent += other.sent;
         self.answered += other.answered;
@@ -140,7 +141,7 @@ impl RunCounts {
         self.latency.merge(&other.latency);
     }
 
-    /// The p50, p99 and p99.9 of the latency and its longest, in microseconds.
+    /// p50, p99, p99.9 and maximum latency, in microseconds.
     pub fn latency_us(&self) -> [f64; 4] {
         let latency = &self.latency;
         let ns = [
@@ -152,7 +153,7 @@ impl RunCounts {
         ns.map(|ns| ns as f64 / 1e3)
     }
 
-    /// All of it, for a report.
+    /// All counters, for a report.
     pub fn to_json(&self, window: Window) -> Value {
         let [p50, p99, p999, max] = self.latency_us();
         json!({

@@ -28,7 +28,7 @@ pub enum Judgement {
     WrongAddress,
 }
 
-/// The id of a reply; `None` for what is no reply at all.
+/// The id of a reply; `None` for a message that is no reply.
 #[inline]
 pub fn reply_id(message: &[u8]) -> Option<u16> {
     let header = message.first_chunk::<HEADER>()?;

@@ -1,10 +1,10 @@
-//! Load on a DNS server over UDP or TCP, and what came of every query.
+//! Load on a DNS server over UDP or TCP, and the outcome of every query.
 //!
 //! ```text
 //! workload -> flood { burst -> lane -> server -> lane -> outstanding, judge } -> counts
 //! ```
-//! It knows no server, and imports no crate of ours but `sockets` and `wire`. Every load is bounded in time and count. Errors
-//! are for whoever reads a terminal: `anyhow`.
+//! It knows no server, and imports no crate of this workspace but `sockets` and `wire`. Every load
+//! is bounded in time and count. Errors are for a terminal: `anyhow`.
 
 pub mod burst;
 pub mod clock;

@@ -1,4 +1,4 @@
-//! Names by number, and the address that belongs to a name.
+//! Names by number, and the address of each name.
 
 use std::net::Ipv4Addr;
 use std::ops::Range;
@@ -6,8 +6,8 @@ use std::ops::Range;
 use anyhow::{Context, Result, bail};
 use wire::Name;
 
-/// A name with a number in it: `h########.example.` stands for `h00000000.example.`, `h00000001.example.`, and so on;
-/// numbers start again where the digits end.
+/// A pattern of numbered names: `h########.example.` is `h00000000.example.`, `h00000001.example.`,
+/// and so on; numbers wrap at the number of digits.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     wire: Vec<u8>,
@@ -51,8 +51,8 @@ impl Pattern {
     }
 }
 
-/// The address that every source here gives a name, so that an answer for another name shows: 10.0.0.0/8 and a hash
-/// (FNV-1a) of the name's lower-case wire form.
+/// The address of a name in every data source, so that an answer for another name is detected:
+/// 10.0.0.0/8 and a hash (FNV-1a) of the name's lower-case wire form.
 #[inline]
 pub fn address_of(name_wire: &[u8]) -> Ipv4Addr {
     let hash = name_wire.iter().fold(0x811c_9dc5_u32, |hash, octet| {

@@ -1,8 +1,8 @@
-//! The queries of one socket that wait for their replies, by message id. No clock, no I/O.
+//! The outstanding queries of one socket, by message id. No clock, no I/O.
 
-/// What is remembered of queries by their ids: those that wait, and what became of those before.
+/// The state of one socket's queries by message id: outstanding, answered or lost.
 ///
-/// Ids go round in order, so that a second reply is known as such until its id is used again.
+/// Ids are assigned in order and reused last, so that a duplicate reply is recognised until then.
 #[derive(Debug)]
 pub struct Outstanding<Q> {
     slots: Box<[Slot<Q>]>,
@@ -25,7 +25,7 @@ enum State {
     Lost,
 }
 
-/// What a reply's id says.
+/// The query of a reply's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled<Q> {
     /// The first reply to this query, which was due at this time.
@@ -39,14 +39,14 @@ pub enum Settled<Q> {
 }
 
 impl<Q: Copy + Default> Outstanding<Q> {
-    /// Room for `ids` queries at once, at most 65,536 and at least 2. More than needed makes duplicates known for
-    /// longer; fewer stay in the processor's cache.
+    /// Allows `ids` queries at once, at most 65,536 and at least 2. More ids recognise duplicates
+    /// for longer; fewer stay in the processor's cache.
     pub fn new(ids: usize) -> Self {
         let slot = Slot { state: State::Unused, query: Q::default(), at_ns: 0 };
         Self { slots: vec![slot; ids.clamp(2, 1 << 16)].into(), next: 0, waiting: 0 }
     }
 
-    /// Notes a query that was due at `at_ns` and returns its id; `None` when all ids wait.
+    /// Adds a query that was due at `at_ns` and returns its id; `None` if all ids are in use.
     #[inline]
     pub fn begin(&mut self, query: Q, at_ns: u64) -> Option<u16> {
         if self.waiting == self.slots.len() {
@@ -62,7 +62,8 @@ impl<Q: Copy + Default> Outstanding<Q> {
         Some(id as u16)
     }
 
-    /// Takes back a query that could not be sent and returns when it was due; nothing when it does not wait.
+    /// Removes a query that could not be sent and returns its due time; `None` if it is not
+    /// outstanding.
     pub fn cancel(&mut self, id: u16) -> Option<u64> {
         let slot = self.slots.get_mut(usize::from(id)).filter(|slot| slot.state == State::Waiting)?;
         slot.state = State::Unused;
@@ -70,7 +71,7 @@ impl<Q: Copy + Default> Outstanding<Q> {
         Some(slot.at_ns)
     }
 
-    /// Takes a reply.
+    /// Returns the query of a reply.
     #[inline]
     pub fn settle(&mut self, id: u16) -> Settled<Q> {
         let Some(slot) = self.slots.get_mut(usize::from(id)) else { return Settled::Stray };
@@ -86,8 +87,8 @@ impl<Q: Copy + Default> Outstanding<Q> {
         }
     }
 
-    /// Gives up every query due before `before_ns`; `lost` is told when each was due. It looks at every id: for now
-    /// and then, not for every reply.
+    /// Gives up every query due before `before_ns`, and calls `lost` with the due time of each.
+    /// Scans all ids, so it must not run for every reply.
     pub fn expire(&mut self, before_ns: u64, mut lost: impl FnMut(u64)) {
         if self.waiting == 0 {
             return;
@@ -101,7 +102,7 @@ impl<Q: Copy + Default> Outstanding<Q> {
         }
     }
 
-    /// How many queries wait.
+    /// The number of outstanding queries.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.waiting
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!(queries.cancel(2), None);
         assert_eq!(queries.settle(2), Settled::Stray);
         assert_eq!(queries.settle(9), Settled::Stray);
-        // Id 3 still waits and is passed over.
+        // Id 3 is still in use and is skipped.
         let ids: Vec<_> = (5..9).map(|query| queries.begin(query, 200)).collect();
         assert_eq!(ids, [Some(0), Some(1), Some(2), None]);
         assert_eq!(queries.settle(3), Settled::First(3, 103));

@@ -1,4 +1,4 @@
-//! Numbers that look random and come out the same for the same seed.
+//! Pseudo-random numbers, the same for the same seed.
 
 /// A SplitMix64 sequence.
 #[derive(Clone, Debug)]

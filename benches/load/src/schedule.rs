@@ -1,6 +1,6 @@
-//! When queries are due at a fixed rate, whatever becomes of those before them. No clock.
+//! Due times of queries at a fixed rate, regardless of earlier queries. No clock.
 
-/// Points in time at equal distances, counted in nanoseconds of the run.
+/// Points in time at equal intervals, in nanoseconds of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     start_ns: u64,
@@ -13,14 +13,14 @@ impl Schedule {
         Self { start_ns, per_second: per_second.max(1) }
     }
 
-    /// How many points have come by `now_ns`, since the start.
+    /// Number of points from the start to `now_ns`.
     #[inline]
     pub fn due(&self, now_ns: u64) -> u64 {
         let Some(passed_ns) = now_ns.checked_sub(self.start_ns) else { return 0 };
         (u128::from(passed_ns) * u128::from(self.per_second) / SECOND) as u64 + 1
     }
 
-    /// When point `index`, counted from 0, comes.
+    /// The time of point `index`, counted from 0.
     #[inline]
     pub fn at_ns(&self, index: u64) -> u64 {
         self.start_ns + (u128::from(index) * SECOND).div_ceil(u128::from(self.per_second)) as u64

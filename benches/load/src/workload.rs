@@ -1,4 +1,4 @@
-//! What is asked: generated names or those of a file, mixed by weight, and what the replies must say.
+//! Queries to send: generated names or those of a file, mixed by weight, and the expected replies.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use crate::judge::Expect;
 use crate::names::{Pattern, address_of};
 use crate::random::{Random, zipf};
 
-/// One kind of question with its share: `KIND[=WEIGHT]`. The names of each kind, and who is expected to know them, are
-/// at the constants of this module.
+/// One kind of query with its share: `KIND[=WEIGHT]`. The names of each kind, and which server data
+/// must contain them, are at the constants of this module.
 ///
 /// | kind | names | must be answered |
 /// |---|---|---|
@@ -27,7 +27,7 @@ use crate::random::{Random, zipf};
 /// | `file:PATH` | `name [type [rcode [address]]]` a line, in order, again and again | what the line says |
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
-    /// What is asked.
+    /// Kind of query.
     pub kind: Kind,
     /// Its share among all weights. Default 1, min 1, max 1,000,000.
     pub weight: u32,
@@ -55,7 +55,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// How many different names there are; of a file, and where every name is new, all that may be asked.
+    /// Number of different names; `NAMES_MAX` for a file and where every name is new.
     pub fn count(&self) -> u32 {
         match self {
             Self::Hosts(count) | Self::Cached(count) | Self::Zipf(count, _) => *count,
@@ -111,7 +111,7 @@ pub struct Asked {
     number: u32,
 }
 
-/// A source of questions. Clones draw alike; [`Workload::share`] makes them draw apart.
+/// A source of questions. Clones draw the same; [`Workload::share`] makes them differ.
 #[derive(Clone, Debug)]
 pub struct Workload {
     parts: Vec<Part>,
@@ -136,18 +136,18 @@ enum Names {
 #[derive(Clone, Debug)]
 enum Draw {
     Uniform(u32),
-    /// Ranks drawn beforehand: drawing costs more than a query.
+    /// Ranks drawn in advance: drawing one costs more than a query.
     Ranks(Arc<[u32]>, usize),
-    /// Every number once, from here to below the end; then from 0.
+    /// Every number once, from the first to below the second; then from 0.
     Next(u32, u32),
 }
 
-/// What replies to generated names must say.
+/// Expected replies to generated names.
 #[derive(Clone, Copy, Debug)]
 enum Promise {
     Rcode(Rcode),
     AddressOfName,
-    /// Each line of the file says it.
+    /// As in the file's line.
     OfLine,
     Nothing,
 }
@@ -159,10 +159,11 @@ struct Line {
 }
 
 impl Workload {
-    /// Questions by their kinds and weights. `seed` decides which and in what order; for `miss` also where to begin.
+    /// Creates a workload from kinds and weights. `seed` decides the questions and their order; for
+    /// `miss` also the first name.
     ///
     /// # Errors
-    /// When there is no kind or too many, or a file cannot be read.
+    /// When there is no kind, too many kinds, or an unreadable file.
     pub fn new(asks: &[Ask], seed: u64) -> Result<Self> {
         ensure!((1..=1000).contains(&asks.len()), "one to a thousand kinds of questions are needed");
         let mut random = Random::new(seed);
@@ -170,7 +171,7 @@ impl Workload {
         Ok(Self { weights: parts.iter().map(|part| part.weight).sum(), parts, random })
     }
 
-    /// Each name of one kind in its order, once and again: to fill a cache.
+    /// Each name of one kind in order, repeatedly: to fill a cache.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -182,7 +183,7 @@ impl Workload {
         Ok(all)
     }
 
-    /// The same, with any reply taken for right: for servers that know no names.
+    /// Accepts any reply as right: for servers without names.
     pub fn unjudged(mut self) -> Self {
         for part in &mut self.parts {
             part.promise = Promise::Nothing;
@@ -190,13 +191,13 @@ impl Workload {
         self
     }
 
-    /// The part of one of several loads that come one after the other, each with so many threads: its own order, and its
-    /// own names where none may be asked twice.
+    /// The part for one of several loads that run one after the other with `threads` threads each:
+    /// its own order, and its own names where none may repeat.
     pub fn slice(&self, number: usize, slices: usize, threads: usize) -> Self {
         self.share(number, slices * threads.max(1))
     }
 
-    /// The share of one of several threads: its own order, and its own names where none may be asked twice.
+    /// The share of one of several threads: its own order, and its own names where none may repeat.
     pub fn share(&self, thread: usize, threads: usize) -> Self {
         let mut share = self.clone();
         let (thread, threads) = (thread as u64, threads.max(1) as u64);
@@ -260,7 +261,7 @@ impl Workload {
         }
     }
 
-    /// What the reply to a question, as [`Workload::write_question`] wrote it, must say.
+    /// The expected reply to a question written by [`Workload::write_question`].
     #[inline]
     pub fn expect(&self, asked: Asked, question: &[u8]) -> Expect {
         let part = &self.parts[asked.part as usize];
@@ -355,26 +356,26 @@ fn read_line(text: &str) -> Result<Line> {
     Ok(Line { question: question.into(), expect })
 }
 
-/// Names of `hosts:N`; they stand in hosts files and zones.
+/// Names of `hosts:N`; hosts files and zones have them.
 pub const HOSTS: &str = "h########.hosts.bench.";
-/// Names of `cached:N`; the upstream knows them.
+/// Names of `cached:N`; the upstream has them.
 pub const CACHED: &str = "c########.cached.bench.";
-/// Names of `zipf:N:S`; the upstream knows them.
+/// Names of `zipf:N:S`; the upstream has them.
 pub const ZIPF: &str = "z########.zipf.bench.";
-/// Names of `miss`; the upstream knows them.
+/// Names of `miss`; the upstream has them.
 pub const MISS: &str = "m########.miss.bench.";
-/// Names of `nxdomain:N`; nobody knows them.
+/// Names of `nxdomain:N`; no server has them.
 pub const ABSENT: &str = "x########.absent.bench.";
-/// Names of `zones:N`; nobody knows them, but each has a zone, one label up.
+/// Names of `zones:N`; no server has them, but each has a zone, one label up.
 pub const ZONES: &str = "www.z########.zones.bench.";
 /// The name of `whoami`.
 pub const WHOAMI: &str = "w#.whoami.bench.";
 
 /// Type A, class IN.
 const A_IN: &[u8] = &[0, 1, 0, 1];
-/// Eight digits.
+/// The number of eight-digit numbers.
 const NAMES_MAX: u32 = 100_000_000;
-/// Ranks drawn beforehand: 4 MiB of them, then they come again.
+/// Number of ranks drawn in advance (4 MiB), then repeated.
 const RANKS: usize = 1 << 20;
 const FILE_BYTES_MAX: u64 = 256 << 20;
 

@@ -8,16 +8,16 @@ use super::work::{QueriesOf, Work};
 use load::names::{Pattern, address_of};
 use load::workload::HOSTS;
 
-/// Where a server finds its files and its network.
+/// Directory and addresses of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// Its own directory.
     pub dir: &'a Path,
-    /// What it listens on.
+    /// Its listen addresses.
     pub listen: &'a [SocketAddr],
-    /// What it forwards to.
+    /// Its upstream.
     pub upstream: SocketAddr,
-    /// How many workers it has: one for each of its cores.
+    /// Its number of workers: one for each of its cores.
     pub workers: usize,
 }
 
@@ -38,7 +38,7 @@ pub fn hosts(count: u32) -> String {
     text
 }
 
-/// A zone with the names of hosts; with none of them at 0.
+/// A zone with the names of hosts; without names if `count` is 0.
 pub fn zone(count: u32) -> String {
     let mut text =
         "$TTL 3600\n@ IN SOA ns hostmaster 1 3600 600 86400 60\n@ IN NS ns\nns IN A 127.0.0.10\n".to_owned();
@@ -46,7 +46,8 @@ pub fn zone(count: u32) -> String {
     text
 }
 
-/// CoreDNS's, and ours: the same file for both, with metrics and errors on as everybody runs them.
+/// Corefile for CoreDNS and localdns: the same for both, with metrics and errors on as usual in
+/// production.
 pub fn corefile(work: &Work, place: &Place<'_>) -> String {
     let mut common = "    bind".to_owned();
     for address in place.addresses() {
@@ -270,7 +271,7 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     writeln!(text, "{arguments}").expect("a string takes what is written");
 }
 
-/// Where a server has no default of its own worth the name: as CoreDNS's 9,984.
+/// The cache size of a server without a usable default: about CoreDNS's 9,984.
 const DNSDIST_ENTRIES: u32 = 10_000;
 
 #[cfg(test)]

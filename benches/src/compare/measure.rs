@@ -1,4 +1,4 @@
-//! One round: servers are started on their core, asked, watched and ended.
+//! One round: servers are started on their core, loaded, measured and ended.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -19,41 +19,41 @@ use load::flood::{self, Edge, FloodPlan, Pace};
 use load::judge::{Judgement, judge};
 use load::workload::Workload;
 
-/// What all rounds have in common.
+/// Settings of all rounds.
 #[derive(Clone, Debug)]
 pub struct Bench {
-    /// Where files are written.
+    /// Directory for files.
     pub dir: PathBuf,
     /// This program, for echo, relay and upstream.
     pub myself: PathBuf,
     /// The server's core.
     pub server_core: usize,
-    /// The load's, one thread each.
+    /// The load's cores, one thread each.
     pub load_cores: Vec<usize>,
     /// The upstream's.
     pub upstream_core: usize,
-    /// Load before what counts.
+    /// Load before the window.
     pub warmup: Duration,
-    /// What counts.
+    /// The window that is counted.
     pub window: Duration,
-    /// After which a query is lost.
+    /// A query without a reply for this time is lost.
     pub patience: Duration,
 }
 
-/// What one round of a server showed.
+/// Results of one round of a server.
 #[derive(Clone, Debug)]
 pub struct Round {
     /// Counts and latency.
     pub counts: RunCounts,
-    /// The time that counted.
+    /// The counted window.
     pub window: Window,
     /// Processor time of the server and of others.
     pub usage: Usage,
-    /// From the server's start to its first right answer.
+    /// Time from the server's start to its first right answer.
     pub start: Duration,
     /// Resident memory after the load.
     pub resident_kb: u64,
-    /// Lines that it printed while it counted.
+    /// Lines that it printed during the window.
     pub lines: u64,
 }
 
@@ -68,7 +68,7 @@ impl Round {
         self.each_us(self.usage.server)
     }
 
-    /// What of that was spent outside the kernel.
+    /// The part of it spent outside the kernel.
     pub fn user_us(&self) -> f64 {
         self.each_us(self.usage.server_user)
     }
@@ -89,14 +89,15 @@ impl Bench {
         self.load(&mut started, work, pace)
     }
 
-    /// One round of several servers that all run, flooded one after the other, a slice of time each, over and over: what
-    /// the machine's speed does from second to second, it does to all of them.
+    /// One round of several running servers, loaded one after the other in short slices,
+    /// repeatedly: changes of the machine's speed affect all of them alike.
     ///
-    /// A cycle in which others used less than the share `quiet` of all cores counts; up to `repeats` times as many are
-    /// added for those that do not. True where so many were not quiet all the same, and the quietest stand in.
+    /// A cycle counts if other processes used less than the share `quiet` of all cores; up to
+    /// `repeats` times as many cycles are added for those that do not. Returns true if too few were
+    /// quiet, and the quietest are used instead.
     ///
     /// # Errors
-    /// When the upstream does not start. A server that fails is an error in its place.
+    /// When the upstream does not start. A server's failure is an error in its place.
     pub fn turns(
         &self,
         entrants: &[(&Work, &Server)],
@@ -107,7 +108,8 @@ impl Bench {
         let _upstream = self.upstream(entrants)?;
         let pace = Pace::Closed(outstanding);
         let wanted = self.cycles();
-        // Each has names of its own where none may be asked twice; the options' bounds leave enough for every one.
+        // Each has its own names where none may repeat; the options' bounds leave enough for every
+        // server.
         let looks = 1 + wanted * (1 + repeats as usize);
         let mut started: Vec<Result<Started>> = entrants
             .iter()
@@ -154,17 +156,17 @@ impl Bench {
         Ok((rounds.collect(), disturbed))
     }
 
-    /// How long one server takes of a round in turns when every cycle is quiet, about.
+    /// Approximate time of one server in a round if every cycle is quiet.
     pub(super) fn turns_take(&self) -> Duration {
         self.warmup + (SLICE + SETTLE + flood::SETUP) * (self.cycles() as u32 + 1)
     }
 
-    /// So many slices make up what counts of a round.
+    /// Number of slices in the window of a round.
     fn cycles(&self) -> usize {
         (self.window.as_nanos() / SLICE.as_nanos()).max(1) as usize
     }
 
-    /// The upstream that these need.
+    /// Starts the upstream if one of these servers needs it.
     pub(super) fn upstream(&self, entrants: &[(&Work, &Server)]) -> Result<Option<Running>> {
         let needs = |(work, server): &(&Work, &Server)| {
             matches!(work.source, QueriesOf::Upstream(_)) && server.kind != Kind::Echo
@@ -172,8 +174,8 @@ impl Bench {
         entrants.iter().any(needs).then(|| start_upstream(&self.myself, self.upstream_core)).transpose()
     }
 
-    /// Starts a server for a row, with a directory and addresses of that slot; waits for the first right answer and fills
-    /// the cache. The upstream that it needs must be there.
+    /// Starts a server for a row, with the directory and addresses of that slot; waits for the
+    /// first right answer and fills the cache. The upstream that it needs must be running.
     ///
     /// # Errors
     /// When the server does not start or does not answer.
@@ -204,17 +206,17 @@ impl Bench {
         Ok(Started { running, listen, workload, start })
     }
 
-    /// Puts load on a started server and watches it.
+    /// Puts load on a started server and measures it.
     ///
     /// # Errors
-    /// When the server ends, or nothing comes back.
+    /// When the server ends, or no reply arrives.
     pub fn load(&self, started: &mut Started, work: &Work, pace: Pace) -> Result<Round> {
         let workload = started.workload.clone();
         let look = self.look(started, &workload, work, pace, (self.warmup, self.window))?;
         started.round(vec![look])
     }
 
-    /// A load, and what it shows.
+    /// Runs a load and measures it.
     fn look(
         &self,
         started: &mut Started,
@@ -229,7 +231,8 @@ impl Bench {
             warmup,
             window,
             patience: self.patience,
-            // Sleeping costs the exact time of a reply; never sleeping costs whoever shares the core.
+            // Sleeping makes reply times less exact; polling takes CPU time from processes on the
+            // same core.
             spin: matches!(pace, Pace::Open(_)) && !work.shares_core(),
             ..FloodPlan::closed(started.listen.to_vec(), self.load_cores.clone())
         };
@@ -248,7 +251,7 @@ impl Bench {
     }
 }
 
-/// What one load showed.
+/// Measurements of one load.
 struct Look {
     counts: RunCounts,
     window: Window,
@@ -256,8 +259,8 @@ struct Look {
     lines: u64,
 }
 
-/// The first cycles that were quiet, as many as wanted; where there are fewer, the quietest besides, and true. Each comes
-/// with the share that others used.
+/// The first `wanted` cycles below `quiet`. If there are fewer, adds the quietest of the others and
+/// returns true. Each has the CPU share of other processes.
 fn quietest<C>(cycles: Vec<(f64, C)>, wanted: usize, quiet: f64) -> (Vec<C>, bool) {
     let (mut chosen, mut disturbed): (Vec<_>, Vec<_>) =
         cycles.into_iter().partition(|(others, _)| *others < quiet);
@@ -279,7 +282,7 @@ pub(crate) fn start_upstream(myself: &Path, core: usize) -> Result<Running> {
     Ok(running)
 }
 
-/// Asks each name once that is to be in the cache.
+/// Queries each name that must be in the cache once.
 pub(crate) fn prefill(work: &Work, listen: [SocketAddr; 2], core: usize) -> Result<()> {
     let Some(kind) = &work.prefill else { return Ok(()) };
     let all = Workload::in_order(kind)?;
@@ -296,7 +299,7 @@ pub(crate) fn prefill(work: &Work, listen: [SocketAddr; 2], core: usize) -> Resu
 }
 
 impl Started {
-    /// The server's process, and all that it started.
+    /// The server's process and its descendants.
     ///
     /// # Errors
     /// When there is no `/proc`.
@@ -304,7 +307,7 @@ impl Started {
         Ok(Snapshot::take()?.tree(self.running.pid()))
     }
 
-    /// The sum of these looks at it.
+    /// Combines these measurements into a round.
     fn round(&mut self, looks: Vec<Look>) -> Result<Round> {
         let mut counts = RunCounts::default();
         let (mut until_ns, mut lines) = (0, 0);
@@ -324,7 +327,7 @@ impl Started {
     }
 }
 
-/// A server that answers.
+/// A running server that answers.
 pub struct Started {
     running: Running,
     listen: [SocketAddr; 2],
@@ -332,7 +335,7 @@ pub struct Started {
     start: Duration,
 }
 
-/// Asks one question until the right answer comes.
+/// Queries until the right answer arrives.
 pub(crate) fn first_answer(
     running: &mut Running,
     target: SocketAddr,
@@ -352,7 +355,7 @@ pub(crate) fn first_answer(
     let expect = workload.expect(asked, &question);
     let mut seen = None;
     while clock.now_ns() < START_MAX.as_nanos() as u64 {
-        // An error is what the network says about the query before: nobody listens yet.
+        // The error belongs to the previous query: the server does not listen yet.
         if socket.send(&query).is_ok() {
             epoll.wait(&mut events, Some(ASK_AGAIN)).context("epoll")?;
         }
@@ -361,7 +364,7 @@ pub(crate) fn first_answer(
                 Judgement::Right => return Ok(()),
                 verdict => seen = Some(verdict),
             },
-            // It listens, and has not answered yet: the query waits in its socket.
+            // It listens, but has not answered yet: the query is in its socket's queue.
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
             Err(_) => {}
         }
@@ -375,22 +378,24 @@ pub(crate) fn first_answer(
     bail!("{seen} within {START_MAX:?}; it printed: {}", running.last_words());
 }
 
-/// Where the server of a slot listens: two addresses, as a node's server has: one for the node, one for the cluster.
+/// The listen addresses of a slot: two, as on a node: one for the node, one for the cluster.
 pub fn listen(slot: u8) -> [SocketAddr; 2] {
     let at = |last| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, slot, last)), 53);
     [at(10), at(11)]
 }
 
-/// So many servers can run at once.
+/// Maximum number of servers that run at once.
 pub(super) const SLOTS: u8 = 2 * Kind::ALL.len() as u8;
 pub(crate) const UPSTREAM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 20)), 5353);
-/// Of one server in a cycle: short beside the seconds for which the machine's speed lasts.
+/// Slice of one server in a cycle: short compared to the seconds between changes of the machine's
+/// speed.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
-/// Load before each slice, until batches are full again and names back in the processor's caches.
+/// Load before each slice, until batches are full again and names are back in the processor's
+/// caches.
 pub(super) const SETTLE: Duration = Duration::from_millis(20);
-/// Before a server listens, and after a wrong answer.
+/// Delay before a query is sent again, before the server listens and after a wrong answer.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
-/// Once it listens: only what was lost is asked again.
+/// Delay once the server listens: only a lost query is sent again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 const START_MAX: Duration = Duration::from_secs(30);
 const PREFILL_MAX: Duration = Duration::from_secs(300);

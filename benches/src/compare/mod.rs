@@ -1,4 +1,4 @@
-//! Servers side by side: the same work, in turns, on a core of their own, in a network of their own.
+//! Compares servers: the same work, in turns, on a dedicated core, in a separate network namespace.
 
 pub mod config;
 pub mod measure;
@@ -80,10 +80,11 @@ pub struct Options {
     stage: Stage,
 }
 
-/// Makes the namespace, runs the comparison in it and writes the report.
+/// Creates the namespace, runs the comparison in it and writes the report.
 ///
 /// # Errors
-/// When there is no right to a namespace, no server, or nowhere to write. A server that fails is a line of the report.
+/// When a namespace cannot be created, no server is found, or the report cannot be written. A
+/// server's failure is a line of the report.
 pub fn run(options: &Options) -> Result<()> {
     if let Some(dir) = &options.stage.inside {
         return Comparison::new(options, dir.clone())?.compare(options);
@@ -96,7 +97,7 @@ struct Comparison {
     bench: Bench,
     repeats: u32,
     seed: u64,
-    /// What is to be done, and what was seen so far.
+    /// Settings and results so far.
     run: Run,
 }
 
@@ -111,7 +112,7 @@ impl Comparison {
         let servers = servers::find(&kinds, &localdns, &myself);
         ensure!(!servers.is_empty(), "none of these servers is found");
         let first = options.load_core.first().copied().context("a core for the load is needed")?;
-        // What this process does beside the load stays off the server's core.
+        // The work of this process besides the load stays off the server's core.
         sockets::pin_to_core(first).with_context(|| format!("core {first}"))?;
         let window = Duration::from_secs(options.seconds);
         Ok(Self {
@@ -158,13 +159,13 @@ impl Comparison {
             let takes = |server: &&Server| works.iter().all(|work| server.kind.takes(work));
             let mut servers: Vec<Server> = self.run.servers.iter().filter(takes).cloned().collect();
             self.rows(works, &mut servers, options);
-            // After each row: what was measured outlives whatever ends the run.
+            // Written after each row, so that an aborted run keeps its results.
             self.write(options)?;
         }
         Ok(())
     }
 
-    /// All that is measured for one row, or for several in turns.
+    /// Runs all measurements of one row, or of several in turns.
     fn rows(&mut self, works: &[Work], servers: &mut Vec<Server>, options: &Options) {
         let work = &works[0];
         if let Some(percent) = work.held {
@@ -201,7 +202,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// About how long it takes when every round counts.
+    /// Approximate duration if every round counts.
     fn duration(&self) -> Duration {
         let alone = self.bench.warmup + self.bench.window + START_AND_END;
         let turns = self.bench.turns_take() + START_AND_END;
@@ -219,8 +220,8 @@ impl Comparison {
         self.run.works.iter().map(row).sum()
     }
 
-    /// All rounds of a row at a rate, or of a row about memory, the servers one after the other. A server that fails is
-    /// not tried again in them.
+    /// Runs all rounds of a row at a rate, or of a row about memory, one server after the other. A
+    /// server that fails is not tried again in them.
     fn rounds_of(&mut self, work: &Work, servers: &mut Vec<Server>, offered: Option<Offered>) {
         for number in 0..if work.memory { 1 } else { self.run.fixed_rounds } {
             servers.retain(|server| {
@@ -230,7 +231,8 @@ impl Comparison {
         }
     }
 
-    /// All rounds of what the servers carry in these rows, slice by slice in turns. As above.
+    /// Runs all rounds that measure the maximum rate in these rows, slice by slice in turns. A
+    /// server that fails is not tried again in them.
     fn zones_of(&mut self, works: &[Work], servers: &mut Vec<Server>) {
         for number in 0..self.run.rounds {
             self.seed += 1;
@@ -250,7 +252,7 @@ impl Comparison {
         }
     }
 
-    /// Puts down what a round showed; false where the server failed.
+    /// Records the result of a round; returns false if the server failed.
     fn keep(
         &mut self,
         work: &Work,
@@ -276,7 +278,8 @@ impl Comparison {
         }
     }
 
-    /// Each server once: what it carries, what is left of that when three times as much comes, and what after.
+    /// Measures each server once: its maximum rate, its rate at three times that load, and its rate
+    /// after.
     fn overload(&mut self, work: &Work, servers: &[Server], percent: u32) {
         for server in servers {
             match self.quiet_overload(server, work, percent) {
@@ -295,7 +298,7 @@ impl Comparison {
         }
     }
 
-    /// One that counts; the quietest of several that do not.
+    /// Runs until an overload counts; else returns the quietest of several.
     fn quiet_overload(&mut self, server: &Server, work: &Work, percent: u32) -> Result<Overload> {
         let others =
             |seen: &Overload| seen.rounds().map(|round| round.usage.others).into_iter().fold(0.0, f64::max);
@@ -313,7 +316,7 @@ impl Comparison {
         quietest.context("no overload")
     }
 
-    /// One round that counts; the quietest of several that do not, with true.
+    /// Runs until a round counts; else returns the quietest of several, with true.
     fn quiet_round(
         &mut self,
         work: &Work,
@@ -335,8 +338,8 @@ impl Comparison {
         Ok((quietest.context("no round")?, true))
     }
 
-    /// What the fixed rates are parts of: what was said, else CoreDNS's best rate in a row; where it is not there, that of the
-    /// slowest server that knows names.
+    /// The rate that fixed rates are fractions of: the given one, else CoreDNS's best rate in a
+    /// row; without CoreDNS that of the slowest server that has names.
     fn reference(&self, work: &Work) -> Option<f64> {
         if let Some(rate) = self.run.reference {
             return Some(rate as f64);
@@ -355,8 +358,8 @@ impl Comparison {
         })
     }
 
-    /// Rate and latency against what is offered, from a 32nd of the fastest server's best to a tenth beyond it; each
-    /// server as far as it follows.
+    /// Measures rate and latency at offered rates from a 32nd of the fastest server's best rate to
+    /// a tenth above it; each server up to the rate that it can follow.
     fn plot(&mut self, work: &Work, servers: &[Server], points: u32) {
         let best = self
             .run
@@ -410,7 +413,7 @@ fn offers(best: f64, points: u32) -> Vec<u64> {
         .collect()
 }
 
-/// Keeps what is named, all where nothing is.
+/// Keeps the named entries; keeps all if no name is given.
 fn choose<T>(all: &mut Vec<T>, names: &[String], name_of: impl Fn(&T) -> &'static str) -> Result<()> {
     if let Some(unknown) = names.iter().find(|name| all.iter().all(|one| name_of(one) != name.as_str())) {
         let known: Vec<_> = all.iter().map(name_of).collect();
@@ -442,13 +445,13 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| path.display().to_string())
 }
 
-/// What a round takes beside the load, about.
+/// Approximate time of a round besides the load.
 const START_AND_END: Duration = Duration::from_millis(700);
-/// Outstanding on each of four sockets under flood.
+/// Outstanding queries on each of four sockets in a closed loop.
 const OUTSTANDING: usize = 64;
 /// Shares of the reference, CoreDNS's best rate, at which latency is compared.
 const FRACTIONS: [f64; 2] = [0.5, 0.9];
-/// The row of the plot.
+/// The row that is plotted.
 const PLOTTED: &str = "hosts";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A network of the comparison's own, in which port 53 is free and nobody listens in.
+//! A network namespace for the comparison, in which port 53 is free and no other program listens.
 
 use std::fs;
 use std::net::IpAddr;
@@ -10,14 +10,14 @@ use anyhow::{Context, Result, bail, ensure};
 use super::overload;
 use super::process::signal;
 
-/// A named network namespace with its loopback up; it goes when this is dropped, and what runs in it.
+/// A named network namespace with its loopback up. Drop ends its processes and removes it.
 pub(crate) struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// Makes one whose loopback has these addresses too (some servers listen only on what an interface has), after
-    /// removing those of comparisons that were killed.
+    /// Creates a namespace with these addresses on its loopback too (some servers listen only on
+    /// addresses of an interface). First removes the namespaces of comparisons that were killed.
     ///
     /// # Errors
     /// When `ip` is missing, or this is not root.
@@ -38,8 +38,8 @@ impl Namespace {
         Ok(made)
     }
 
-    /// Runs this program again inside, to its end, with the same arguments and `--inside DIR`; then ends what still runs in
-    /// there, and removes the directory.
+    /// Runs this program again inside, with the same arguments and `--inside DIR`; then ends the
+    /// remaining processes in it, and removes the directory.
     ///
     /// # Errors
     /// When it cannot be started or fails.
@@ -66,7 +66,8 @@ impl Drop for Namespace {
     }
 }
 
-/// Ends what still runs inside, as after a comparison that was killed, and removes the namespace.
+/// Ends the remaining processes inside, for example of a killed comparison, and removes the
+/// namespace.
 fn remove(name: &str) -> Result<()> {
     let pids = ip(&["netns", "pids", name])?;
     signal("KILL", pids.split_whitespace().filter_map(|pid| pid.parse().ok()));

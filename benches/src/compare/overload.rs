@@ -1,4 +1,5 @@
-//! Overload: a server held to a share of a core is offered three times what it carries, then left in peace.
+//! Overload: a server limited to a share of a core is offered three times its maximum rate, then
+//! half of that maximum.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,19 +13,19 @@ use super::servers::Server;
 use super::work::Work;
 use load::flood::Pace;
 
-/// What one server showed.
+/// Results of one server.
 #[derive(Clone, Debug)]
 pub struct Overload {
-    /// Flooded in a closed loop: what it carries.
+    /// Closed loop: its maximum rate.
     pub peak: Round,
-    /// Offered [`TIMES`] that rate.
+    /// Offered [`TIMES`] the peak rate.
     pub under: Round,
-    /// Offered half of it again, from one second after on.
+    /// Offered half the peak rate, counted from one second later on.
     pub after: Round,
 }
 
 impl Overload {
-    /// All three, in the order of time.
+    /// All three, in order of time.
     pub fn rounds(&self) -> [&Round; 3] {
         [&self.peak, &self.under, &self.after]
     }
@@ -35,10 +36,10 @@ impl Overload {
     }
 }
 
-/// Runs the three loads, one after the other, on one server. `percent`: of one core.
+/// Runs the three loads on one server, limited to `percent` of one core.
 ///
 /// # Errors
-/// When there is no cpu controller to hold it with, or the server fails.
+/// When there is no cpu controller, or the server fails.
 pub fn overload(bench: &Bench, server: &Server, work: &Work, percent: u32, seed: u64) -> Result<Overload> {
     let group = Group::make(percent, &mount_at(&bench.dir))?;
     let mut started = bench.start(server, work, 0, seed)?;
@@ -50,17 +51,18 @@ pub fn overload(bench: &Bench, server: &Server, work: &Work, percent: u32, seed:
     let offer = |times: f64| Pace::Open(((carries * times) as u64).max(1));
     let long = Bench { window: OVERLOAD, patience: PATIENCE, ..bench.clone() };
     let under = long.load(&mut started, work, offer(TIMES)).context("overload")?;
-    // The warm-up of this one is the second within which all must be normal again.
+    // The warm-up of this load is the second within which all must be normal again.
     let after = bench.load(&mut started, work, offer(0.5)).context("after overload")?;
     Ok(Overload { peak, under, after })
 }
 
-/// Where control groups are mounted, beside the directory of the comparison; it is left empty.
+/// Mount point of control groups, beside the directory of the comparison; the directory stays
+/// empty.
 pub(super) fn mount_at(dir: &Path) -> PathBuf {
     dir.with_extension("cgroup")
 }
 
-/// A control group that may use a share of a core. It goes when it is dropped, after its processes.
+/// A control group limited to a share of a core. Drop ends its processes and removes it.
 struct Group {
     path: PathBuf,
 }
@@ -75,7 +77,7 @@ impl Group {
             command.args(["-t", kind]).args(options).arg("none").arg(mount_at).stderr(Stdio::null());
             command.status().is_ok_and(|status| status.success())
         };
-        // The namespace of the network has a /sys of its own, without control groups; mounts here are private to it.
+        // The network namespace has its own /sys, without control groups; mounts in it are private.
         let controllers = || fs::read_to_string(mount_at.join("cgroup.controllers")).unwrap_or_default();
         if mount("cgroup2", &[]) && controllers().split_whitespace().any(|word| word == "cpu") {
             fs::write(mount_at.join("cgroup.subtree_control"), "+cpu").context("the cpu controller")?;
@@ -111,12 +113,12 @@ impl Drop for Group {
     }
 }
 
-/// How much more is offered than is carried.
+/// Factor of the offered rate to the maximum rate.
 pub const TIMES: f64 = 3.0;
 const OVERLOAD: Duration = Duration::from_secs(30);
-/// All three loads with their warm-ups and their patience, about.
+/// Approximate time of all three loads with their warm-ups and time limits.
 pub(super) const TAKES: Duration = Duration::from_secs(40);
-/// What stub resolvers wait for an answer.
+/// How long stub resolvers wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Of the scheduler's quota: its default, 100 ms, would have a server stand still for 70 of them.
+/// Period of the scheduler's quota: with its default, 100 ms, a server would stop for 70 of them.
 const PERIOD_US: u64 = 10_000;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::report::Point;
 use super::servers::Kind;
 
-/// Two panels over the same axis: what came back, and the 99th percentile of how long it took.
+/// Two panels with the same x-axis: the reply rate, and the 99th percentile of latency.
 pub fn svg(points: &[Point]) -> String {
     let offered = Axis::around(points.iter().map(|point| point.offered as f64), LEFT, LEFT + WIDTH);
     let rate = Axis::around(points.iter().map(|point| point.rate), TOP + HEIGHT, TOP);
@@ -45,7 +45,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// The decades around these values, drawn between two places.
+    /// The decades around these values, between two coordinates.
     fn around(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let logs: Vec<f64> = values.map(|value| value.max(1.0).log10()).collect();
         let low = logs.iter().copied().fold(f64::INFINITY, f64::min).clamp(0.0, 12.0).floor() as i32;
@@ -102,7 +102,7 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 260.0;
 const GAP: f64 = 60.0;
 const GRID: &str = "#dddddd";
-/// Told apart by the colour-blind, too (Okabe and Ito).
+/// Distinguishable with colour blindness (Okabe and Ito).
 const COLORS: [&str; 8] =
     ["#000000", "#e69f00", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#f0e442"];
 

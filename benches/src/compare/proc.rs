@@ -1,4 +1,4 @@
-//! What the kernel says about processes: their time, their memory, and who else was at work. Linux's `/proc`.
+//! CPU time and memory of processes, and the load by other processes, from Linux's `/proc`.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// The processor time of every process and of the machine at one moment.
+/// The processor time of every process and of the machine at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     machine: Machine,
     processes: HashMap<u32, Process>,
 }
 
-/// The machine's own sums, in ticks since boot.
+/// The machine's totals, in ticks since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Machine {
     cores: u64,
-    /// User, nice and system time. Interrupts are left out: kernels book those that a process causes to it or to
-    /// nobody, and here it is the load that causes them.
+    /// User, nice and system time without interrupts: kernels account an interrupt to the process
+    /// that caused it or to none, and here the load causes them.
     busy: u64,
-    /// Taken away by the machine below.
+    /// Time stolen by the hypervisor.
     stolen: u64,
 }
 
@@ -29,9 +29,9 @@ struct Process {
     parent: u32,
     /// Its own time, in ticks.
     ticks: u64,
-    /// What of that it spent outside the kernel.
+    /// The part of it spent outside the kernel.
     user_ticks: u64,
-    /// The time of children that have ended and were waited for.
+    /// The time of reaped children.
     reaped_ticks: u64,
     reaped_user_ticks: u64,
 }
@@ -46,19 +46,19 @@ impl Process {
     }
 }
 
-/// What was done between two moments.
+/// CPU usage between two times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Usage {
     /// Processor time of the server with its children.
     pub server: Duration,
-    /// What of that was spent outside the kernel.
+    /// The part of it spent outside the kernel.
     pub server_user: Duration,
     /// Share of all cores that went to processes outside the comparison, 0 to 1.
     pub others: f64,
 }
 
 impl Snapshot {
-    /// Reads `/proc`. Processes that end meanwhile are left out.
+    /// Reads `/proc`. Processes that end during the read are left out.
     ///
     /// # Errors
     /// When there is no `/proc`.
@@ -78,12 +78,12 @@ impl Snapshot {
         Ok(Self { machine, processes })
     }
 
-    /// Whether there was such a process.
+    /// Whether the process exists in the snapshot.
     pub fn knows(&self, pid: u32) -> bool {
         self.processes.contains_key(&pid)
     }
 
-    /// A process and all that it started.
+    /// A process and its descendants.
     pub fn tree(&self, root: u32) -> HashSet<u32> {
         let mut tree = HashSet::from([root]);
         loop {
@@ -98,17 +98,18 @@ impl Snapshot {
         }
     }
 
-    /// The sum over the tree of a process: what of it has ended and was waited for stays in it.
+    /// The sum over the tree of a process, with reaped children.
     fn sum(&self, root: u32, of: fn(&Process) -> u64) -> u64 {
         self.tree(root).iter().filter_map(|pid| self.processes.get(pid)).map(of).sum()
     }
 
-    /// What was done from `before` until now, `passed` later: by the tree of `server`, and by those outside the tree of
-    /// `ours`.
+    /// Usage from `before` until now, a time of `passed`: by the process tree of `server`, and by
+    /// processes outside the tree of `ours`.
     ///
-    /// Two views of the others, each blind where the other sees: the machine's sum without ours (it sees what lives in
-    /// other containers, but where interrupts are booked to processes they hide as much), and the sum over all other
-    /// processes and the children they waited for. The larger counts, and what the machine below took away.
+    /// The others' usage is the larger of two measures. The machine's sum without `ours` includes
+    /// other containers, but misses as much as the interrupts accounted to processes. The sum over
+    /// all other processes and their reaped children misses other containers. Time stolen by the
+    /// hypervisor is added.
     pub fn since(&self, before: &Self, passed: Duration, server: u32, ours: u32) -> Usage {
         let grown = |root, of| self.sum(root, of).saturating_sub(before.sum(root, of));
         let busy = self.machine.busy.saturating_sub(before.machine.busy);
@@ -134,7 +135,7 @@ fn duration(ticks: u64) -> Duration {
     Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND)
 }
 
-/// Resident memory of a process and all that it started, in kB. What they share is counted for each.
+/// Resident memory of a process and its descendants, in kB. Shared memory is counted for each.
 pub fn resident_kb(root: u32) -> Result<u64> {
     let of = |pid: u32| -> Option<u64> {
         let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -154,7 +155,7 @@ fn read_machine(text: &str) -> Option<Machine> {
 }
 
 fn read_process(text: &str) -> Option<Process> {
-    // The program's name stands in brackets and may hold anything, brackets too.
+    // The program's name is in brackets and may contain anything, brackets too.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some(Process {
@@ -166,7 +167,7 @@ fn read_process(text: &str) -> Option<Process> {
     })
 }
 
-/// What `/proc` counts in, on every Linux (USER_HZ).
+/// The unit of `/proc` on every Linux (USER_HZ).
 const TICKS_PER_SECOND: f64 = 100.0;
 /// The parent of the kernel's threads: the interrupts of the load, or housekeeping.
 const KTHREADD: u32 = 2;
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn children_that_end_meanwhile_are_the_servers_and_no_others() {
-        // One was there before and ends, one comes and ends, one comes and stays.
+        // One child exists before and ends, one starts and ends, one starts and stays.
         let before = snapshot(0, &[(10, 1, 0, 0), (20, 10, 500, 100), (21, 20, 70, 0)]);
         let after = snapshot(300, &[(10, 1, 100, 0), (20, 10, 550, 300), (23, 20, 20, 0)]);
         let usage = after.since(&before, Duration::from_secs(1), 20, 10);
@@ -223,9 +224,9 @@ mod tests {
         let rows = [
             // In another container: the machine alone knows.
             (snapshot(120, &[ours]), 0.10),
-            // Interrupts of ours hide them from the machine's sum.
+            // Our interrupts hide them from the machine's sum.
             (snapshot(60, &[ours, (30, 1, 1006, 5)]), 0.03),
-            // Came and ended within the time: the parent knows.
+            // Started and ended within the time: counted in the parent's reaped time.
             (snapshot(60, &[ours, (30, 1, 1000, 15)]), 0.05),
             // The kernel's own threads are no processes.
             (snapshot(60, &[ours, (3, 2, 50, 0)]), 0.0),

@@ -1,4 +1,4 @@
-//! Processes of the comparison: started on their cores, read from, and ended.
+//! Processes of the comparison: start on cores, output, end.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -43,7 +43,7 @@ impl Launch {
     }
 }
 
-/// A process that ends, with all that it started, when this is dropped. What it prints is read and counted.
+/// A process with its descendants, ended on drop. Its output is read and counted.
 pub struct Running {
     child: Child,
     printed: Arc<Printed>,
@@ -58,8 +58,8 @@ struct Printed {
 impl Running {
     /// Starts a program on the given cores.
     ///
-    /// With one core, the thread that starts it is put there first: the program is born on its core, and no other
-    /// program comes between. With several, `taskset` does it.
+    /// With one core, the starting thread moves to it first: the program starts on its core,
+    /// without an intermediate program. With several, `taskset` does it.
     ///
     /// # Errors
     /// When the program cannot be started or there is no such core.
@@ -100,24 +100,25 @@ impl Running {
         self.child.id()
     }
 
-    /// Lines that it has printed and that were read.
+    /// Number of lines printed and read.
     pub fn lines(&self) -> u64 {
         self.printed.lines.load(Ordering::Acquire)
     }
 
-    /// The end of what it printed, at most 2 kB.
+    /// The end of its output, at most 2 kB.
     pub fn last_words(&self) -> String {
         let Ok(tail) = self.printed.tail.lock() else { return String::new() };
         let bytes: Vec<u8> = tail.iter().copied().collect();
         String::from_utf8_lossy(&bytes).trim().to_owned()
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Asks it to end, waits a while, then ends it and what is left of its children.
+    /// Requests the program's end, waits up to the deadline, then kills it and its remaining
+    /// children.
     fn stop(&mut self) {
         if self.ended().is_some() {
             return;
@@ -145,7 +146,7 @@ impl Drop for Running {
     }
 }
 
-/// Sends a signal; that a process is gone already is no error.
+/// Sends a signal; a process that has already ended is no error.
 pub(crate) fn signal(name: &str, pids: impl IntoIterator<Item = u32>) {
     let pids: Vec<String> = pids.into_iter().map(|pid| pid.to_string()).collect();
     if !pids.is_empty() {
@@ -164,13 +165,13 @@ fn read_in_background(mut stream: impl Read + Send + 'static, printed: Arc<Print
             let excess = tail.len().saturating_sub(TAIL_BYTES);
             tail.drain(..excess);
             drop(tail);
-            // A line that counts is among the last words already.
+            // The tail is updated before the count.
             printed.lines.fetch_add(lines as u64, Ordering::Release);
         }
     });
 }
 
-/// Under callgrind everything takes fifty times as long.
+/// Long, since callgrind is about fifty times slower.
 const END_WAIT: Duration = Duration::from_secs(30);
 const TAIL_BYTES: usize = 2048;
 
@@ -195,7 +196,7 @@ mod tests {
             family = Snapshot::take().expect("/proc").tree(pid);
         }
         drop(running);
-        // A killed child that nobody waited for yet may still be listed, but it is nobody's child any more.
+        // A killed child that was not reaped yet may still be listed, but without a parent.
         let now = Snapshot::take().expect("/proc");
         assert!(!now.knows(pid) && now.tree(pid).len() == 1);
     }

@@ -1,4 +1,4 @@
-//! The report: one table, and all figures behind it. Pure, but for the facts about the host.
+//! The report: a table and all figures. Pure, except for facts about the host.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,15 +24,15 @@ pub struct Run {
     pub commit: String,
     /// The words of the command line.
     pub command: Vec<String>,
-    /// The time of a round that counts.
+    /// The window of a round.
     pub window: Duration,
     /// Rounds of each server in each row.
     pub rounds: u32,
     /// Rounds of each server at each fixed rate.
     pub fixed_rounds: u32,
-    /// The share of the cores that others may use in a round that counts.
+    /// The share of the cores that other processes may use in a round that counts.
     pub quiet: f64,
-    /// Queries a second of which the fixed rates are parts, where that is not CoreDNS's best.
+    /// Queries a second that fixed rates are fractions of, if not CoreDNS's best.
     pub reference: Option<u64>,
     /// The rows.
     pub works: Vec<Work>,
@@ -40,28 +40,28 @@ pub struct Run {
     pub servers: Vec<Server>,
     /// One for each round.
     pub samples: Vec<Sample>,
-    /// What did not work.
+    /// Errors.
     pub failures: Vec<Failure>,
-    /// What the plot shows.
+    /// Points of the plot.
     pub points: Vec<Point>,
-    /// What overload showed, a server at a time.
+    /// Results under overload, one for each server.
     pub overloads: Vec<(Kind, Overload)>,
 }
 
-/// One round in its place.
+/// One round with its row and server.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// The row.
     pub work: &'static str,
     /// The server.
     pub server: Kind,
-    /// The load, where it was not a flood.
+    /// The fixed rate; `None` for a closed loop.
     pub offered: Option<Offered>,
-    /// Which round, from 0.
+    /// Number of the round, from 0.
     pub number: u32,
-    /// Others were at work too: it counts only where no round was quiet.
+    /// Other processes were busy: it counts only if no round was quiet.
     pub disturbed: bool,
-    /// What it showed.
+    /// Its result.
     pub round: Round,
 }
 
@@ -81,7 +81,7 @@ pub struct Failure {
     pub work: &'static str,
     /// The server.
     pub server: Kind,
-    /// What happened.
+    /// The error.
     pub why: String,
 }
 
@@ -307,8 +307,8 @@ fn row(run: &Run, work: &Work, server: Kind) -> Option<String> {
     ))
 }
 
-/// One name beside many, round by round: the rate, and the queries for the same processor time; true where no round of
-/// one of both was quiet.
+/// Ratios of one name to many, round by round: the rate, and the queries for the same processor
+/// time; true if no round of one of both was quiet.
 fn hot(run: &Run, server: Kind) -> Option<([Spread; 2], bool)> {
     let [(one, one_disturbed), (many, many_disturbed)] =
         [WORKERS_HOT, WORKERS].map(|work| samples(run, work, server, None));
@@ -321,7 +321,7 @@ fn hot(run: &Run, server: Kind) -> Option<([Spread; 2], bool)> {
     Some(([rate, cpu], one_disturbed || many_disturbed))
 }
 
-/// The rounds that count; all of them, and true, where none does.
+/// The rounds that count; if there is none, all of them, and true.
 fn samples<'r>(run: &'r Run, work: &str, server: Kind, fraction: Option<f64>) -> (Vec<&'r Sample>, bool) {
     let of_row = |sample: &&Sample| {
         sample.work == work
@@ -343,7 +343,7 @@ pub fn host() -> String {
     format!("{model}, {cores} cores, Linux {}", read("/proc/sys/kernel/osrelease").trim())
 }
 
-/// The commit checked out here, with `+` where files differ from it; `unknown` outside a repository.
+/// The commit checked out here, with `+` if files differ from it; `unknown` outside a repository.
 pub fn commit() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
@@ -354,7 +354,7 @@ pub fn commit() -> String {
     commit + if changed { "+" } else { "" }
 }
 
-/// Of what a server printed before it failed; the JSON holds all.
+/// Maximum length of a failed server's output; the JSON has all of it.
 const WHY_CHARS: usize = 500;
 
 #[cfg(test)]

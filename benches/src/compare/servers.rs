@@ -1,4 +1,4 @@
-//! The servers compared: where they are found, which rows they can take, and how they are started.
+//! The compared servers: programs, rows that they support, and command lines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::process::Launch;
 use super::work::{QueriesOf, Work};
 use load::flood::Transport;
 
-/// Which program it is.
+/// The program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The bare echo of this package.
@@ -71,18 +71,19 @@ impl Kind {
         }
     }
 
-    /// Whether its replies mean anything.
+    /// Whether its replies have answers.
     pub fn knows_names(self) -> bool {
         self != Self::Echo
     }
 
-    /// Whether it can do this work at all.
+    /// Whether it supports this row.
     pub fn takes(self, work: &Work) -> bool {
         let forwards = matches!(work.source, QueriesOf::Upstream(_));
         let own = matches!(work.source, QueriesOf::Whoami);
         match self {
             kind if work.source == QueriesOf::Services => matches!(kind, Self::Localdns | Self::Coredns),
-            // Their caches are bounded in other units; what is compared is the memory of the same Corefile.
+            // Their caches are bounded in other units; the row compares memory with the same
+            // Corefile.
             Self::Echo | Self::Unbound | Self::Dnsdist | Self::Dnsmasq | Self::Named | Self::Hickory
                 if work.memory =>
             {
@@ -90,7 +91,7 @@ impl Kind {
             }
             Self::Echo if work.held.is_some() => false,
             Self::Echo => work.transport == Transport::Udp,
-            // It would pass the hits of a cache on, too.
+            // It would relay the hits of a cache, too.
             Self::Relay => forwards && work.prefill.is_none(),
             // It has no log.
             Self::Hickory => (work.hosts() > 0 || forwards) && !work.log,
@@ -113,18 +114,18 @@ impl Kind {
     }
 }
 
-/// A server that is there.
+/// A server that was found.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// Which one.
     pub kind: Kind,
     /// Its file.
     pub program: PathBuf,
-    /// The first line that says its version.
+    /// The first line of its version output.
     pub version: String,
 }
 
-/// The servers that are found: our own program and this one where they are said to be, CoreDNS on PATH or where `go
+/// Finds the servers: localdns and this program at the given paths, CoreDNS on PATH or where `go
 /// install` puts it, the others on PATH or in an `sbin`.
 pub fn find(kinds: &[Kind], localdns: &Path, myself: &Path) -> Vec<Server> {
     let found = |kind: &Kind| {
@@ -140,7 +141,7 @@ pub fn find(kinds: &[Kind], localdns: &Path, myself: &Path) -> Vec<Server> {
 }
 
 impl Server {
-    /// Writes what the server needs into its directory and returns how it is started.
+    /// Writes the server's files into its directory and returns its command line.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -176,7 +177,8 @@ impl Server {
                 let launch = launch.args(["-conf", &corefile]);
                 match self.kind {
                     Kind::Coredns => launch.env("GOMAXPROCS", place.workers.to_string()),
-                    // Entries are what the Corefile bounds here; our own bound in bytes is out of the way.
+                    // The Corefile limits entries here; localdns's own limit in bytes must not
+                    // apply.
                     _ if work.memory => launch.args(NO_STATUS).env("LOCALDNS_CACHE_BYTES", "1073741824"),
                     _ => launch.args(NO_STATUS),
                 }
@@ -212,7 +214,7 @@ impl Server {
     }
 }
 
-/// Several may run at once, and none is asked for its status.
+/// Without a status socket: several servers may run at once, and status is not used.
 const NO_STATUS: [&str; 2] = ["-status", ""];
 
 fn version(kind: Kind, program: &Path) -> String {

@@ -1,4 +1,4 @@
-//! The middle of a few figures, and how far they lie apart.
+//! Median and range of a few figures.
 
 /// Median, smallest and largest.
 #[derive(Clone, Copy, Debug, PartialEq)]

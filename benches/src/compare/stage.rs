@@ -1,4 +1,4 @@
-//! What every measurement begins with: the server as it ships, the static binary, and a network of its own.
+//! The set-up of every measurement: the release server, a static binary, and a network namespace.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Builds the server where none is named, and runs this program again in a namespace whose loopback has these addresses;
-    /// `name` is that of the directory for its files.
+    /// Builds the server if none is given, and runs this program again in a namespace with these
+    /// addresses on its loopback; `name` names the directory for its files.
     ///
     /// # Errors
     /// When the server does not build, there is no right to a namespace, or the run in it fails.
@@ -34,14 +34,15 @@ impl Stage {
         Namespace::make(addresses)?.run_again(&dir)
     }
 
-    /// The one that is named, else the static one: beside the directory of this program, in that of its target.
+    /// The given server, else the static one: beside the directory of this program, in that of its
+    /// target.
     pub(crate) fn server(&self, myself: &Path) -> PathBuf {
         let target = myself.parent().and_then(Path::parent).unwrap_or_else(|| Path::new("target"));
         self.localdns.clone().unwrap_or_else(|| target.join("x86_64-unknown-linux-musl/release/localdns"))
     }
 }
 
-/// Builds this repository's server as it ships where cargo is at hand; else an older build will do.
+/// Builds the release server if cargo is available; else an older build is used.
 fn build() -> Result<()> {
     if std::env::var_os("CARGO").is_none() {
         return Ok(());

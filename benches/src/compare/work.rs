@@ -1,4 +1,5 @@
-//! The rows of the comparison: what is asked, and what a server must be set up with to answer it.
+//! The rows of the comparison: queries, and the data and settings that a server needs to answer
+//! them.
 
 use std::path::PathBuf;
 
@@ -10,42 +11,42 @@ use load::workload::{Ask, Kind};
 pub struct Work {
     /// Its name on the command line and in JSON.
     pub name: &'static str,
-    /// What stands in the table.
+    /// Its title in the table.
     pub title: &'static str,
-    /// What is asked.
+    /// Kinds of queries with their shares.
     pub asks: Vec<Ask>,
-    /// What knows the answers.
+    /// Source of the answers.
     pub source: QueriesOf,
     /// Every query is logged.
     pub log: bool,
-    /// A hosts table of so many other names is asked first, and passes.
+    /// A hosts table of this many other names is looked up first, and passes.
     pub hosts_in_front: u32,
-    /// What carries the queries.
+    /// Transport of the queries.
     pub transport: Transport,
-    /// Each of these names is asked once beforehand.
+    /// Each of these names is queried once before.
     pub prefill: Option<Kind>,
     /// The server has the cores of the load too, and a worker on each.
     pub all_cores: bool,
-    /// One round, and no rates offered: filling takes longer than asking, and memory is what it is about.
+    /// One round without offered rates: filling takes longer than the load, and memory is measured.
     pub memory: bool,
-    /// Held to so many percent of a core, and overloaded.
+    /// Limited to this percentage of a core, and overloaded.
     pub held: Option<u32>,
 }
 
-/// What knows the answers.
+/// Source of the answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueriesOf {
-    /// So many names in memory: hosts lines, local data or a zone.
+    /// A number of names in memory: hosts lines, local data or a zone.
     Hosts(u32),
     /// A zone without names: NXDOMAIN.
     Absent,
-    /// So many of them.
+    /// A number of such zones.
     Zones(u32),
     /// The client's own address.
     Whoami,
-    /// An upstream behind a cache, of so many entries or the server's own default.
+    /// An upstream behind a cache, with this number of entries or the server's default.
     Upstream(Option<u32>),
-    /// A cluster, whose API is where an upstream would be.
+    /// A cluster; its API takes the upstream's place.
     Services,
 }
 
@@ -67,7 +68,7 @@ impl Work {
         }
     }
 
-    /// How many names a hosts table has, whether they are asked for or in front of those that are.
+    /// Number of names in the hosts table, queried or in front of those that are.
     pub fn hosts(&self) -> u32 {
         match self.source {
             QueriesOf::Hosts(count) => count,
@@ -75,8 +76,8 @@ impl Work {
         }
     }
 
-    /// Whether an upstream, a reader of log lines or the server itself needs the load's core too: then CPU time per
-    /// query decides, not the rate.
+    /// Whether an upstream, a reader of log lines or the server itself needs the load's core too:
+    /// CPU time per query is then compared, not the rate.
     pub fn shares_core(&self) -> bool {
         self.log || self.all_cores || (self.asks.iter().any(|ask| ask.kind == Kind::Miss))
     }
@@ -127,12 +128,12 @@ pub fn all() -> Vec<Work> {
     ]
 }
 
-/// A row beside those: the cache by itself.
+/// An extra row: the cache alone.
 pub fn cache_alone() -> Work {
     cache("cache-alone", "cache hit without hosts, 10,000 names")
 }
 
-/// A row beside those, for this server and CoreDNS: a cluster's services, whose names a file has.
+/// An extra row, for localdns and CoreDNS: a cluster's services, with the names in a file.
 pub fn services(names: PathBuf) -> Work {
     Work::new("services", "hit of 10,000 services", QueriesOf::Services, &[(Kind::File(names), 1)])
 }
@@ -143,7 +144,8 @@ fn cache(name: &'static str, title: &'static str) -> Work {
     Work { prefill: Some(cached.clone()), ..Work::new(name, title, source, &[(cached, 1)]) }
 }
 
-/// Rows that are read beside each other, and so taken in turns: the machine's speed changes by the minute.
+/// Groups of rows that are compared, and so measured in turns: the machine's speed changes by the
+/// minute.
 pub fn in_turns(works: &[Work]) -> impl Iterator<Item = &[Work]> {
     works.chunk_by(|one, next| one.all_cores && next.all_cores)
 }
@@ -155,7 +157,7 @@ pub const WORKERS_HOT: &str = "workers-hot";
 
 const NAMES: u32 = 10_000;
 const MILLION: u32 = 1_000_000;
-/// About as many as critical names of a node.
+/// About the number of critical names of a node.
 const IN_FRONT: u32 = 100;
 /// Three times the names: CoreDNS spreads entries over 256 shards, and a full shard evicts.
 const ENTRIES: u32 = 32_768;

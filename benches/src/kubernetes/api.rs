@@ -1,4 +1,5 @@
-//! A real API for the measurement, and what is put into it: etcd and kube-apiserver by the scripts in `tests/kube`.
+//! A real API for the measurement and its objects: etcd and kube-apiserver, started by the scripts
+//! in `tests/kube`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,18 +17,18 @@ use super::https::{Access, Connection};
 use crate::compare::process::signal;
 use load::clock::Clock;
 
-/// What stands at each number: paths, and objects.
+/// The objects of each number: paths and contents.
 type Objects<'o> = dyn Fn(u32) -> Vec<(String, Value)> + Sync + 'o;
 
 /// An API that runs until this is dropped; its objects stay in `state`.
 pub(super) struct Api {
     state: PathBuf,
     pub(super) access: Access,
-    /// By which servers ask it.
+    /// The kubeconfig for servers.
     pub(super) kubeconfig: PathBuf,
 }
 
-/// How much is there.
+/// Number of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) services: u32,
@@ -35,7 +36,7 @@ pub(super) struct Size {
 }
 
 impl Api {
-    /// Starts it with what `state` holds.
+    /// Starts it with the objects in `state`.
     ///
     /// # Errors
     /// When its programs are not built, or it does not start.
@@ -56,7 +57,7 @@ impl Api {
         })
     }
 
-    /// Ends the API as a crash would; etcd stays.
+    /// Kills the API; etcd stays.
     ///
     /// # Errors
     /// When it does not end.
@@ -66,7 +67,7 @@ impl Api {
         let pid: u32 = pid.trim().parse().with_context(|| file.display().to_string())?;
         signal("KILL", [pid]);
         let clock = Clock::start();
-        // Its port is free when all of it is gone, and that takes a while after its memory is.
+        // Its port is free only after the whole process is gone, some time after its memory.
         let listens = || TcpStream::connect(self.access.address).is_ok();
         while Path::new(&format!("/proc/{pid}/exe")).exists() || listens() {
             ensure!(clock.now_ns() < END_MAX.as_nanos() as u64, "the API does not end");
@@ -75,15 +76,15 @@ impl Api {
         Ok(())
     }
 
-    /// Starts it again: what watches have to be listed anew.
+    /// Starts it again; watches must list again.
     ///
     /// # Errors
-    /// When it does not come back.
+    /// When it does not start.
     pub(super) fn come_back(&self) -> Result<()> {
         script("up", &self.state).map(drop)
     }
 
-    /// Creates an object; one that is there already will do.
+    /// Creates an object; an existing one is no error.
     ///
     /// # Errors
     /// When the API refuses it.
@@ -91,20 +92,20 @@ impl Api {
         create(&mut self.access.open()?, path, object)
     }
 
-    /// An object.
+    /// Returns an object.
     ///
     /// # Errors
-    /// When it is not there.
+    /// When it does not exist.
     pub(super) fn get(&self, path: &str) -> Result<Value> {
         let (status, body) = self.access.open()?.request("GET", path, "application/json", &Value::Null)?;
         ensure!(status == 200, "{path}: {status} {}", String::from_utf8_lossy(&body));
         serde_json::from_slice(&body).with_context(|| path.to_owned())
     }
 
-    /// Puts in what is not there yet.
+    /// Creates the objects that do not exist yet.
     ///
     /// # Errors
-    /// When the API refuses an object, or there is something else in it.
+    /// When the API refuses an object, or contains objects of another size.
     pub(super) fn fill(&self, size: Size) -> Result<()> {
         let mark = self.state.join("filled");
         let told = format!("{size:?}");
@@ -141,7 +142,7 @@ impl Api {
                     }
                 }
             };
-            // All of them, before the first is waited for.
+            // All workers start before the first is waited for.
             let mut workers = [(); AT_ONCE].map(|()| scope.spawn(worker)).into_iter();
             workers.try_for_each(|worker| worker.join().expect("no client panics"))
         })
@@ -156,7 +157,7 @@ impl Drop for Api {
 
 fn create(connection: &mut Connection, path: &str, object: &Value) -> Result<()> {
     let (status, body) = connection.request("POST", path, "application/json", object)?;
-    // A service that is there has its address already.
+    // An existing service has its address already.
     let is_there = status == 422 && {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         connection.request("GET", &format!("{path}/{name}"), "application/json", &Value::Null)?.0 == 200
@@ -166,7 +167,8 @@ fn create(connection: &mut Connection, path: &str, object: &Value) -> Result<()>
     Ok(())
 }
 
-/// The objects that a measurement changes: a headless service behind all others, of one slice with one endpoint.
+/// The objects that a measurement changes: a headless service with the highest number, with one
+/// slice of one endpoint.
 impl Size {
     pub(super) fn changed(self) -> String {
         format!("{}.{}.svc.cluster.local", name(self.services), namespace(self.services))
@@ -177,7 +179,7 @@ impl Size {
         format!("{}/{}-0", slices_of(self.services), name(self.services))
     }
 
-    /// How many slices a service has.
+    /// The number of a service's slices.
     pub(super) fn slices(self, number: u32) -> usize {
         slices(number, self).len()
     }
@@ -248,7 +250,7 @@ fn slice(number: u32, index: usize, endpoints: &[Value]) -> Value {
     })
 }
 
-/// As the controller writes them.
+/// An endpoint as the controller writes it.
 fn endpoint(of: u32, number: u32) -> Value {
     json!({
         "addresses": [endpoint_address(number).to_string()],
@@ -265,7 +267,7 @@ fn endpoint(of: u32, number: u32) -> Value {
     })
 }
 
-/// Every object of each kind with its version, as an API tells them: kind, path, objects.
+/// Every object of each kind with its version, as an API returns them: kind, path, objects.
 pub(super) fn objects(size: Size) -> [(&'static str, &'static str, Vec<Value>); 3] {
     let all = |count: u32, of: &dyn Fn(u32) -> Vec<(String, Value)>| {
         (0..count)
@@ -310,7 +312,7 @@ fn script(name: &str, state: &Path) -> Result<String> {
 }
 
 const NAMESPACES: u32 = 10;
-/// As the controller makes them.
+/// The controller's number of endpoints in a slice.
 const IN_A_SLICE: usize = 100;
 const AT_ONCE: usize = 8;
 const LOOK: Duration = Duration::from_millis(10);

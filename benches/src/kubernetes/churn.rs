@@ -1,8 +1,9 @@
-//! What 500 changes of slices a second cost the queries that run meanwhile, and what a cluster's names cost beside those of a hosts
-//! file: beside the short names of other measurements, and beside the same names, in a block that differs in nothing else.
+//! Cost of 500 slice changes a second to concurrent queries, and cost of a cluster's names compared
+//! to a hosts file: with the short names of other measurements, and with the same names in an
+//! otherwise equal server block.
 //!
-//! The API does as it is told, and its stream of changes goes on all the time: in turns to the server, and to a reader on the
-//! load's core that throws it away. What is left between both is the server's own work.
+//! The API is scripted and sends changes all the time: in turns to the server, and to a reader on
+//! the load's core that discards them. The difference between both is the server's own work.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -28,39 +29,40 @@ use load::flood::{self, FloodPlan, Pace};
 use load::random::Random;
 use load::workload::{Ask, Kind, Workload};
 
-/// How it is measured.
+/// Settings of the measurement.
 pub(super) struct ChurnPlan<'p> {
     pub(super) dir: &'p Path,
     pub(super) localdns: &'p Path,
     pub(super) size: Size,
     pub(super) rounds: u32,
     pub(super) window: Duration,
-    /// Queries a second where they are timed.
+    /// Queries a second in timed loads.
     pub(super) rate: u64,
     pub(super) server_core: usize,
     pub(super) load_core: usize,
 }
 
-/// What a round has seen.
+/// Measurements of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     /// Hits of short names in a hosts file.
     pub(super) hosts: Load,
-    /// Those of the services' names.
+    /// Hits of the services' names in a hosts file.
     pub(super) same_names: Load,
     pub(super) quiet: Load,
     pub(super) changing: Load,
-    /// The last two where queries come at a fixed rate.
+    /// The last two at a fixed query rate.
     pub(super) quiet_timed: Load,
     pub(super) changing_timed: Load,
 }
 
-/// What one load has seen.
+/// Measurements of one load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     /// Replies a second.
     pub(super) rate: f64,
-    /// The server's processor time for each, in microseconds: all of it, and what was spent outside the kernel.
+    /// The server's processor time for each reply in microseconds: all of it, and the part outside
+    /// the kernel.
     pub(super) cpu_us: [f64; 2],
     pub(super) p999_us: f64,
 }
@@ -68,7 +70,7 @@ pub(super) struct Load {
 /// Runs all rounds.
 ///
 /// # Errors
-/// When the server does not start, answers wrongly, or has not seen every change.
+/// When the server does not start, answers wrongly, or has missed a change.
 pub(super) fn measure(plan: &ChurnPlan<'_>) -> Result<Vec<Round>> {
     sockets::pin_to_core(plan.load_core).with_context(|| format!("core {}", plan.load_core))?;
     let api = Scripted::start(plan.size)?;
@@ -82,7 +84,7 @@ pub(super) fn measure(plan: &ChurnPlan<'_>) -> Result<Vec<Round>> {
     let mut rounds = Vec::new();
     for number in 0..plan.rounds {
         let mut round = Round::default();
-        // A machine that grows slower, or faster, is so for both.
+        // The order alternates, so that a drift of the machine's speed affects both.
         for changing in [number % 2 == 1, number % 2 == 0] {
             api.to_server.store(changing, Relaxed);
             if changing {
@@ -98,7 +100,7 @@ pub(super) fn measure(plan: &ChurnPlan<'_>) -> Result<Vec<Round>> {
         eprintln!("{round:?}");
         rounds.push(round);
     }
-    // The stream is in order: where the last is seen, all were.
+    // The stream is in order: after the last change all were seen.
     let address = api.end(plan.size)?;
     server.probe.until(&plan.size.changed(), address)?;
     Ok(rounds)
@@ -139,8 +141,8 @@ fn load(server: &mut Started, plan: &FloodPlan, workload: &Workload) -> Result<L
     })
 }
 
-/// Lines of a workload: services that changes leave alone, in no order. In that of a hosts file they would find each of its records
-/// right behind the one before, and the processor would have read it already.
+/// Lines of a workload: services without changes, in random order. In the order of a hosts file
+/// each record would follow the previous one in memory, already in the processor's cache.
 pub(super) fn known(size: Size) -> String {
     let mut names: Vec<_> = unchanged(size).collect();
     let mut random = Random::new(1);
@@ -150,7 +152,7 @@ pub(super) fn known(size: Size) -> String {
     names.into_iter().map(|(name, address)| format!("{name} A NOERROR {address}\n")).collect()
 }
 
-/// The same as lines of a hosts file.
+/// The same names as lines of a hosts file.
 fn known_hosts(size: Size) -> String {
     unchanged(size).map(|(name, address)| format!("{address} {name}\n")).collect()
 }
@@ -160,10 +162,10 @@ fn unchanged(size: Size) -> impl Iterator<Item = (String, Ipv4Addr)> {
     own.map(move |number| size.known(number))
 }
 
-/// An API whose slices change all the time.
+/// An API with slices that change all the time.
 struct Scripted {
     api: Api,
-    /// Whether changes go to the server, or to who throws them away.
+    /// Whether changes are sent to the server, or to the reader that discards them.
     to_server: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     server: Sender<Vec<u8>>,
@@ -190,11 +192,11 @@ impl Scripted {
         Ok(Self { api, to_server: direction, over, server, version, threads: vec![stream, reading] })
     }
 
-    /// Ends the changes with one that can be asked for.
+    /// Ends the changes with one that a query can observe.
     fn end(&self, size: Size) -> Result<Ipv4Addr> {
         self.over.store(true, Relaxed);
         let address = visible::address(1);
-        // Behind whatever the other thread still sends.
+        // Newer than every version that the other thread may still send.
         let version = self.version.fetch_add(LEAP, Relaxed) + LEAP;
         let object = slice_with(size.services, address, version);
         self.server.send(FORM.event("MODIFIED", "EndpointSlice", &object)).context("the server has left")?;
@@ -212,7 +214,7 @@ impl Drop for Scripted {
     }
 }
 
-/// Each kind's list, as a watch begins with it.
+/// Each kind's list, as the start of a watch.
 pub(super) fn lists(size: Size) -> [(String, Vec<u8>); 3] {
     objects(size).map(|(kind, path, objects)| {
         let mut octets: Vec<u8> =
@@ -248,7 +250,7 @@ fn reply(
     }
 }
 
-/// Changes one slice after the other, so many a second.
+/// Changes one slice after the other, at this rate.
 fn change(
     size: Size,
     [reader, server]: [&Sender<Vec<u8>>; 2],
@@ -285,5 +287,5 @@ const LEAP: u64 = 1_000_000;
 const CHANGES_A_SECOND: u64 = 500;
 const HOSTS: u32 = 10_000;
 const DNS: u16 = 53;
-/// Where a hosts file answers for the services' names.
+/// The port at which a hosts file answers for the services' names.
 const SAME_NAMES: u16 = 54;

@@ -1,4 +1,4 @@
-//! A client of the API: TLS, HTTP/1.1, one request at a time, and nothing that it need not do.
+//! A minimal client of the API: TLS, HTTP/1.1, one request at a time.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
-/// Where an API is, who vouches for it, and what it is shown.
+/// Address, trusted authority and credentials of an API.
 #[derive(Clone, Debug)]
 pub(super) struct Access {
     /// Where it listens.
@@ -23,10 +23,10 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Trusts who signed with the certificate in `authority`.
+    /// Trusts certificates signed by the authority in the file `authority`.
     ///
     /// # Errors
-    /// When there is none in it.
+    /// When the file has no certificate.
     pub(super) fn new(address: SocketAddr, authority: &Path, token: &str) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         let certificate = CertificateDer::from_pem_file(authority);
@@ -39,7 +39,7 @@ impl Access {
     /// Opens a connection.
     ///
     /// # Errors
-    /// When nobody listens, or another than the one that is trusted.
+    /// When no server listens, or its certificate is not trusted.
     pub(super) fn open(&self) -> Result<Connection> {
         let tcp = TcpStream::connect(self.address).with_context(|| self.address.to_string())?;
         tcp.set_nodelay(true).context("TCP_NODELAY")?;
@@ -51,7 +51,7 @@ impl Access {
     }
 }
 
-/// A connection that takes one request after the other.
+/// A connection for one request at a time.
 pub(super) struct Connection {
     host: String,
     authorization: String,
@@ -61,7 +61,7 @@ pub(super) struct Connection {
 /// The head of a reply.
 struct Head {
     status: u16,
-    /// `None` where it comes in chunks.
+    /// `None` for a chunked body.
     length: Option<usize>,
 }
 
@@ -69,7 +69,7 @@ impl Connection {
     /// Sends a request and reads its reply; status and body.
     ///
     /// # Errors
-    /// When the connection breaks, or what comes is no reply.
+    /// When the connection breaks, or the bytes are no HTTP reply.
     pub(super) fn request(
         &mut self,
         method: &str,
@@ -88,7 +88,8 @@ impl Connection {
         Ok((head.status, read))
     }
 
-    /// Asks for a watch that begins with a list, and reads until that is whole: its octets. None is looked at.
+    /// Requests a watch that begins with a list, and reads until the list is complete. Returns the
+    /// number of bytes, which are not parsed.
     ///
     /// # Errors
     /// When the connection breaks, or the API refuses.
@@ -142,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// One chunk; whether it was not the last.
+    /// Reads one chunk; returns whether it was not the last.
     fn chunk(&mut self, body: &mut Vec<u8>) -> Result<bool> {
         let line = self.line()?;
         let length = usize::from_str_radix(&line, 16).with_context(|| format!("{line:?} is no length"))?;
@@ -168,9 +169,9 @@ impl Connection {
     }
 }
 
-/// The form of the streams that are measured.
+/// The media type of the measured streams.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
-/// What the last event of a list says.
+/// A part of the last event of a list.
 const LISTED: &[u8] = b"k8s.io/initial-events-end";
 const PATIENCE: Duration = Duration::from_secs(60);
 const ROOM: usize = 64 << 10;

@@ -1,8 +1,10 @@
-//! What first lists cost a server: its processor time from its start until it is ready, beside an API that does as it is told.
+//! Cost of a server's first lists: its processor time from its start until it is ready, with a
+//! scripted API.
 //!
-//! The real API takes most of the time that such a start lasts, and shares the cores with whoever listens; here it has its lists
-//! ready, and sends them in pieces of the size in which Go's HTTP server writes a watch. What is counted is the server's own
-//! work, so that a busy machine shows nearly the same as a quiet one.
+//! The real API takes most of the time of such a start, and shares the cores with its clients. Here
+//! the lists are ready, and are sent in chunks of the size in which Go's HTTP server writes a
+//! watch. The count is the server's own CPU time, so that a busy machine shows nearly the same as a
+//! quiet one.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use super::churn::{FORM, lists};
 use super::subject::{Subject, Who};
 use crate::compare::proc::Snapshot;
 
-/// How it is measured.
+/// Settings of the measurement.
 pub(super) struct StartPlan<'p> {
     pub(super) dir: &'p Path,
     pub(super) programs: [&'p Path; 2],
@@ -25,10 +27,10 @@ pub(super) struct StartPlan<'p> {
     pub(super) load_core: usize,
 }
 
-/// Processor time of one start, and what of it was spent outside the kernel.
+/// Processor time of one start, and the part outside the kernel.
 pub(super) type Cost = (Duration, Duration);
 
-/// Starts both servers in turns; the cheapest start of each.
+/// Starts both servers in turns; returns the cheapest start of each.
 ///
 /// # Errors
 /// When a server does not start.
@@ -51,7 +53,7 @@ pub(super) fn measure(plan: &StartPlan<'_>) -> Result<[Cost; 2]> {
     Ok(least)
 }
 
-/// An API that has its lists at hand.
+/// An API with its lists ready.
 pub(super) fn api(size: Size) -> Api {
     let lists = lists(size);
     Api::start(move |request| reply(request, &lists))
@@ -68,5 +70,5 @@ fn reply(request: &Request, lists: &[(String, Vec<u8>); 3]) -> Reply {
     }
 }
 
-/// Octets of a chunk.
+/// Bytes of a chunk.
 const PIECE: usize = 2_048;

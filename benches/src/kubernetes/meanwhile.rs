@@ -1,7 +1,8 @@
-//! What happens to a cluster while its API is away, as another API server would do it: objects in etcd are deleted, put back, and
-//! changed in their octets.
+//! Changes to a cluster during an outage of its API, as another API server would make them: objects
+//! in etcd are deleted, restored, and changed in their bytes.
 //!
-//! Each kind changes, and etcd forgets what came before: whoever shows the changes when the API is back has listed all of them.
+//! Each kind changes, and etcd is compacted: a server that shows the changes once the API is back
+//! has listed every kind again.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -18,10 +19,11 @@ use super::api::{Api, Size};
 use super::subject::Probe;
 use load::judge::Expect;
 
-/// A key of etcd with the octets of its object.
+/// A key of etcd with the bytes of its object.
 type Pair = (String, Vec<u8>);
 
-/// What changes: a namespace and a service come and go, and endpoints have other addresses.
+/// The changes: a namespace and a service are deleted and restored, and endpoints get other
+/// addresses.
 pub(super) struct Meanwhile {
     size: Size,
     /// The namespace and the service.
@@ -30,20 +32,21 @@ pub(super) struct Meanwhile {
     address: Ipv4Addr,
 }
 
-/// Which of two states a cluster is in.
+/// The two states of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// As it was filled, with the namespace and the service.
+    /// With the namespace and the service.
     Filled,
-    /// Without these two, and with the endpoints elsewhere.
+    /// Without these two, and with other endpoints.
     Changed,
 }
 
 impl Meanwhile {
-    /// Makes the namespace and the service; all is [`State::Filled`] then, whatever an earlier run left.
+    /// Creates the namespace and the service; the state is then [`State::Filled`], regardless of
+    /// earlier runs.
     ///
     /// # Errors
-    /// When API or etcd refuse.
+    /// When the API or etcd refuses.
     pub(super) fn new(api: &Api, size: Size) -> Result<Self> {
         let ports = json!([{"name": "http", "port": 80, "protocol": "TCP"}]);
         api.create_one("/api/v1/namespaces", &json!({"metadata": {"name": NAME}}))?;
@@ -63,7 +66,7 @@ impl Meanwhile {
         Ok(this)
     }
 
-    /// Changes each kind, and has etcd forget how; how many slices changed.
+    /// Changes each kind, and compacts etcd; returns the number of changed slices.
     ///
     /// # Errors
     /// When etcd refuses.
@@ -73,7 +76,7 @@ impl Meanwhile {
         Ok(changed)
     }
 
-    /// The same while the API watches.
+    /// As [`Self::happen`] without compaction, while the API watches.
     ///
     /// # Errors
     /// As [`Self::happen`].
@@ -94,10 +97,10 @@ impl Meanwhile {
         Ok(changed.len())
     }
 
-    /// Waits until a server has seen all of it.
+    /// Waits until a server has seen all changes.
     ///
     /// # Errors
-    /// When it does not within its time.
+    /// When it does not in time.
     pub(super) fn until_seen(&self, probe: &Probe, state: State) -> Result<()> {
         let (service, namespace) =
             (format!("{NAME}.ns-0.svc.cluster.local"), format!("{NAME}.svc.cluster.local"));
@@ -116,18 +119,19 @@ impl Meanwhile {
         Ok(())
     }
 
-    /// How many slices change.
+    /// The number of changed slices.
     pub(super) fn slices(&self) -> usize {
         self.services().map(|number| self.size.slices(number)).sum()
     }
 
-    /// Whose endpoints move: three in ten, and none that are asked for at a start.
+    /// The services with endpoints that move: three in ten, and none that is queried at a start.
     fn services(&self) -> Range<u32> {
         self.size.services / 10 + 1..self.size.services / 10 * 4
     }
 }
 
-/// The octets of a slice whose endpoints are at 10.128 and behind it, or at 10.228: a message of both has the same lengths.
+/// The bytes of a slice with endpoints at 10.128 and above, or at 10.228: both messages have the
+/// same lengths.
 fn moved(octets: &[u8], state: State) -> Vec<u8> {
     let hundreds = if state == State::Changed { b'2' } else { b'1' };
     let mut octets = octets.to_vec();
@@ -141,7 +145,7 @@ fn moved(octets: &[u8], state: State) -> Vec<u8> {
     octets
 }
 
-/// Every object from one key up to another, or that of the one; a reply has some of them.
+/// Objects of one key, or of a range of keys, read in pages.
 fn range(key: &str, end: Option<&str>) -> Result<Vec<Pair>> {
     let (mut all, mut from) = (Vec::new(), key.as_bytes().to_vec());
     loop {
@@ -150,7 +154,7 @@ fn range(key: &str, end: Option<&str>) -> Result<Vec<Pair>> {
             body["range_end"] = STANDARD.encode(end).into();
         }
         let reply = call("range", &body)?;
-        // Without any there is no such field.
+        // The field is missing if there are none.
         let page = reply["kvs"].as_array().map(Vec::as_slice).unwrap_or_default();
         for pair in page {
             let [key, octets] =
@@ -180,7 +184,7 @@ fn delete(key: &str) -> Result<()> {
     Ok(())
 }
 
-/// Has etcd forget all but what is there now.
+/// Compacts etcd to its current revision.
 fn compact() -> Result<()> {
     let reply = call("range", &json!({"key": STANDARD.encode("/")}))?;
     let revision = reply["header"]["revision"].as_str().context("each reply tells the revision")?;
@@ -192,7 +196,7 @@ fn call(call: &str, body: &Value) -> Result<Value> {
     let body = body.to_string();
     let mut stream = TcpStream::connect(ETCD).context("etcd")?;
     stream.set_read_timeout(Some(PATIENCE)).context("SO_RCVTIMEO")?;
-    // Whose replies to 1.0 come in one piece, and end with the connection.
+    // With HTTP/1.0 the reply has one part and ends with the connection.
     let head =
         format!("POST /v3/kv/{call} HTTP/1.0\r\nHost: {ETCD}\r\nContent-Length: {}\r\n\r\n", body.len());
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).context("etcd")?;
@@ -204,17 +208,17 @@ fn call(call: &str, body: &Value) -> Result<Value> {
     serde_json::from_slice(body).with_context(|| format!("etcd: {call}"))
 }
 
-/// Of the namespace and of the service.
+/// Name of the namespace and of the service.
 const NAME: &str = "relisted";
 const SLICES: &str = "/registry/endpointslices/";
-/// Behind all of them.
+/// The key after all slices.
 const SLICES_END: &str = "/registry/endpointslices0";
-/// From 10.128 to 10.228.
+/// The distance from 10.128 to 10.228.
 const FURTHER: u8 = 100;
 const ETCD: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 2379);
-/// Objects of a reply.
+/// Objects of a page.
 const PAGE: usize = 500;
-/// Objects of a transaction, which has 1.5 MiB at most; a slice of a hundred endpoints has 25 KB.
+/// Objects of a transaction, which is limited to 1.5 MiB; a slice of a hundred endpoints has 25 KB.
 const AT_ONCE: usize = 40;
 const PATIENCE: Duration = Duration::from_secs(60);
 

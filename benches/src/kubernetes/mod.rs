@@ -1,8 +1,8 @@
-//! A cluster of many services and endpoints: how soon this server and CoreDNS are ready beside its API, what memory they take,
-//! and when a change of it can be seen in answers.
+//! A cluster of many services and endpoints: how soon localdns and CoreDNS are ready with its API,
+//! their memory, and the time until a change is visible in answers.
 //!
-//! The API is a real one (`tests/kube`), in a network of its own. Beside both servers stands a bare reader: as many
-//! connections for the same streams, and nothing done with what comes.
+//! The API is a real one (`tests/kube`), in a network namespace of its own. The baseline is a
+//! reader with as many connections for the same streams, which it discards.
 
 mod api;
 mod churn;
@@ -88,7 +88,8 @@ enum Part {
 /// Measures, and prints a Markdown table.
 ///
 /// # Errors
-/// When there is no right to a namespace, no API or no server, an answer is wrong, or a goal is missed.
+/// When a namespace cannot be created, there is no API or no server, an answer is wrong, or a goal
+/// is missed.
 pub fn run(options: &Options) -> Result<()> {
     if let Some(dir) = &options.stage.inside {
         return measure(options, dir);
@@ -97,7 +98,8 @@ pub fn run(options: &Options) -> Result<()> {
     options.stage.enter("kubernetes", Who::ALL.map(Who::address).into_iter().filter(|own| *own != loopback))
 }
 
-/// An API of 10,000 services and 100,000 endpoints that has its lists at hand, and a workload's lines for the services' names.
+/// An API of 10,000 services and 100,000 endpoints with its lists ready, and a workload's lines for
+/// the services' names.
 pub(crate) fn api_and_names() -> (testkit::kube::Api, String) {
     let size = Size { services: 10_000, endpoints: 100_000 };
     (lists::api(size), churn::known(size))
@@ -155,7 +157,7 @@ fn measure_starts(options: &Options, dir: &Path, localdns: &Path, size: Size) ->
     Ok(report(&starts, &visible, &relists))
 }
 
-/// What is to be reached: in words, what was found, and what it may be at the most.
+/// A goal: its description, the value found, and its maximum.
 type Goal = (&'static str, f64, f64);
 
 struct Bench {
@@ -165,20 +167,21 @@ struct Bench {
     cores: Vec<usize>,
 }
 
-/// What starts showed; medians, but for memory.
+/// Results of starts; medians, except for memory.
 struct Starts {
-    /// How long the bare reader took, and what it read.
+    /// Time of the bare reader, and the bytes that it read.
     bare: Duration,
     octets: u64,
     ready: [Duration; 2],
-    /// How often the time of the bare reader beside it a start took.
+    /// Ratio of a start's time to that of the bare reader.
     of_bare: [f64; 2],
     memory: [Memory; 2],
 }
 
 impl Bench {
-    /// Both servers in turns, the bare reader before and behind each. The machine's speed changes by the minute, and the API cleans
-    /// up behind whoever read last: each start is set beside the two readers around it.
+    /// Starts both servers in turns, with the bare reader before and after each. The machine's
+    /// speed changes by the minute, and the API still frees memory for the previous client: each
+    /// start is compared with the two readers around it.
     fn starts(&self, count: u32) -> Result<Starts> {
         let (mut bare, mut octets, mut ready) = (Vec::new(), 0, [Vec::new(), Vec::new()]);
         let (mut of_bare, mut memory) = ([Vec::new(), Vec::new()], [Memory::default(); 2]);
@@ -215,7 +218,7 @@ impl Bench {
         })
     }
 
-    /// The streams that servers read, each over a connection of its own, and nothing done with them.
+    /// Reads the streams of a server, each over a connection of its own, and discards them.
     fn read_bare(&self) -> Result<(Duration, u64)> {
         let clock = Clock::start();
         let octets = thread::scope(|scope| {
@@ -225,7 +228,7 @@ impl Bench {
         Ok((Duration::from_nanos(clock.now_ns()), octets))
     }
 
-    /// Whether a server answers for the first and the last of services.
+    /// Checks that a server answers for the first and the last service.
     fn check(&self, started: &Started) -> Result<()> {
         for number in [0, 1, self.size.services - 1, self.size.services / 10 * 10 - 10] {
             let (name, address) = self.size.known(number);
@@ -247,8 +250,8 @@ impl Bench {
         Ok(both)
     }
 
-    /// What memory lists take of all that is known already: the API has forgotten its past with each restart, and each kind has
-    /// changed meanwhile, every slice of some thousand services among them.
+    /// Measures memory while all objects are listed again: after each restart of the API etcd is
+    /// compacted and each kind has changed, including every slice of some thousand services.
     fn relists(&self, started: &[Started; 2], count: u32) -> Result<[Memory; 2]> {
         let mut most = [Memory::default(); 2];
         let meanwhile = Meanwhile::new(&self.api, self.size)?;
@@ -263,7 +266,7 @@ impl Bench {
             let changed = meanwhile.happen(state)?;
             ensure!(changed == meanwhile.slices(), "{changed} slices changed, not {}", meanwhile.slices());
             self.api.come_back()?;
-            // No watch tells what etcd has forgotten: each kind was listed.
+            // After compaction no watch can report these changes: each kind was listed.
             until_seen(state)?;
             thread::sleep(SETTLE);
             for (started, most) in started.iter().zip(&mut most) {
@@ -273,7 +276,7 @@ impl Bench {
             let asked = started[0].metric(REQUESTS)? - before;
             eprintln!("relist {number}: {changed} slices changed; {most:?}, {asked} requests");
         }
-        // As it was, for who measures next.
+        // Restores the state for the next measurement.
         meanwhile.become_state(State::Filled)?;
         until_seen(State::Filled)?;
         Ok(most)
@@ -321,7 +324,7 @@ fn report_lists(costs: &[lists::Cost; 2]) {
     }
 }
 
-/// Which load of a round.
+/// Selects a load of a round.
 type LoadOf = fn(&churn::Round) -> churn::Load;
 
 fn report_changes(rounds: &[churn::Round]) -> Vec<Goal> {
@@ -342,7 +345,7 @@ fn report_changes(rounds: &[churn::Round]) -> Vec<Goal> {
         let p999 = timed.map_or_else(|| "-".to_owned(), |timed| format!("{:.0}", p999(timed)));
         println!("| {name} | {:.0} | {all:.2} | {user:.2} | {p999} |", rates(of));
     }
-    // The machine's speed changes by the minute: those of one round are of the same minute.
+    // The machine's speed changes by the minute: loads of one round are compared with each other.
     let pairs = |of: fn(&churn::Round) -> f64| middle(rounds.iter().map(of).collect());
     vec![
         (
@@ -394,13 +397,13 @@ fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// What `kubernetes` follows by default.
+/// The streams that `kubernetes` watches by default.
 const STREAMS: [&str; 3] =
     ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/namespaces"];
 const REQUESTS: &str = "coredns_kubernetes_rest_client_requests_total";
-/// Memory is looked at in every third start.
+/// Memory is measured in every third start.
 const MEMORY_EACH: u32 = 3;
-/// Until memory that is no longer needed is given back.
+/// Time until freed memory is returned to the kernel.
 const SETTLE: Duration = Duration::from_secs(3);
 const HEAD: &str = "| server | ready ms | of the bare reader | resident MB | peak | after relists | peak of relists | visible p50 ms | p99 |\n\
                     |---|---|---|---|---|---|---|---|---|";

@@ -1,4 +1,4 @@
-//! A server beside an API: started, asked whether it is ready, and what it takes.
+//! A server with an API: its start, its readiness and its memory.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -13,14 +13,14 @@ use crate::compare::process::{Launch, Running};
 use load::clock::Clock;
 use load::judge::{Expect, Judgement, judge};
 
-/// Who is measured.
+/// The server under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     Localdns,
     Coredns,
 }
 
-/// How to start one.
+/// The program and configuration of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Subject {
     pub(super) who: Who,
@@ -28,23 +28,23 @@ pub(super) struct Subject {
     pub(super) corefile: PathBuf,
 }
 
-/// One that runs.
+/// A running server.
 pub(super) struct Started {
     pub(super) running: Running,
     pub(super) probe: Probe,
     address: IpAddr,
 }
 
-/// Memory of a process, in MB of 1,000,000 octets.
+/// Memory of a process, in MB of 1,000,000 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
     pub(super) resident: f64,
-    /// The most since its start, or since [`Started::forget_peak`].
+    /// The peak since its start, or since [`Started::forget_peak`].
     pub(super) peak: f64,
 }
 
 impl Memory {
-    /// The more of both.
+    /// The maximum of both.
     pub(super) fn or(self, other: Self) -> Self {
         Self { resident: self.resident.max(other.resident), peak: self.peak.max(other.peak) }
     }
@@ -60,14 +60,15 @@ impl Who {
         }
     }
 
-    /// Where it listens.
+    /// Its listen address.
     pub(super) fn address(self) -> IpAddr {
         Ipv4Addr::new(127, 0, 0, if self == Self::Localdns { 10 } else { 11 }).into()
     }
 }
 
 impl Subject {
-    /// One whose block answers the cluster's zone; `api` are its properties that say where the API is.
+    /// A server with a block for the cluster's zone; `api` are the properties that give the API's
+    /// address.
     ///
     /// # Errors
     /// When the Corefile cannot be written.
@@ -82,7 +83,8 @@ impl Subject {
         Ok(Self { who, program: program.to_owned(), corefile })
     }
 
-    /// With a hosts file for all other names, and with one for names of the cluster's zone, at another port.
+    /// Adds a hosts file for all other names, and one for names of the cluster's zone at another
+    /// port.
     ///
     /// # Errors
     /// When the Corefile cannot be written again.
@@ -100,7 +102,8 @@ impl Subject {
         Ok(self)
     }
 
-    /// Starts it on these cores, and waits until it is ready, and answers for `name`; how long that took.
+    /// Starts it on these cores, and waits until it is ready and answers for `name`; returns the
+    /// time taken.
     ///
     /// # Errors
     /// When it does not start, or is not ready within a minute.
@@ -128,10 +131,10 @@ impl Subject {
 }
 
 impl Started {
-    /// Whether it still runs.
+    /// Checks that it still runs.
     ///
     /// # Errors
-    /// When it does not.
+    /// When it has ended.
     pub(super) fn look(&mut self) -> Result<()> {
         match self.running.ended() {
             Some(status) => bail!("it ended with {status} and printed: {}", self.running.last_words()),
@@ -151,10 +154,10 @@ impl Started {
         Ok(Memory { resident: of("VmRSS:")?, peak: of("VmHWM:")? })
     }
 
-    /// The peak begins anew.
+    /// Resets the peak.
     ///
     /// # Errors
-    /// When the kernel does not let us.
+    /// When the kernel refuses.
     pub(super) fn forget_peak(&self) -> Result<()> {
         let path = format!("/proc/{}/clear_refs", self.running.pid());
         fs::write(&path, "5").context(path)
@@ -163,7 +166,7 @@ impl Started {
     /// The sum of a metric's series.
     ///
     /// # Errors
-    /// When there is no page.
+    /// When there is no metrics page.
     pub(super) fn metric(&self, name: &str) -> Result<f64> {
         let (_, page) = get(SocketAddr::new(self.address, METRICS), "/metrics").context("/metrics")?;
         let values = page.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
@@ -171,7 +174,7 @@ impl Started {
     }
 }
 
-/// Asks a server for one name, one query at a time.
+/// A client that sends one query at a time.
 pub(super) struct Probe {
     socket: UdpSocket,
 }
@@ -184,7 +187,7 @@ impl Probe {
         Ok(Self { socket })
     }
 
-    /// Asks.
+    /// Sends a query.
     ///
     /// # Errors
     /// When the server does not listen.
@@ -194,7 +197,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Whether the reply is the one that is expected.
+    /// Whether the reply is the expected one.
     ///
     /// # Errors
     /// When there is none.
@@ -204,22 +207,22 @@ impl Probe {
         Ok(judge(&reply[..length], question, expect) == Judgement::Right)
     }
 
-    /// Asks until the answer is this address.
+    /// Queries until the answer is this address.
     ///
     /// # Errors
-    /// When it is another for a minute.
+    /// When it differs for a minute.
     pub(super) fn until(&self, name: &str, address: Ipv4Addr) -> Result<()> {
         self.until_is(name, Expect::Address(address))
     }
 
-    /// Asks until the reply is this one.
+    /// Queries until the reply is the expected one.
     ///
     /// # Errors
-    /// When it is another for a minute.
+    /// When it differs for a minute.
     pub(super) fn until_is(&self, name: &str, expect: Expect) -> Result<()> {
         let (question, clock) = (question(name)?, Clock::start());
         loop {
-            // An error is what the network says where nobody listens yet.
+            // The error belongs to the previous query: the server does not listen yet.
             let asked = self.send(&question).and_then(|()| self.receive(&question, expect));
             if asked.unwrap_or(false) {
                 return Ok(());
@@ -229,7 +232,7 @@ impl Probe {
         }
     }
 
-    /// Whether there is no such name.
+    /// Whether the reply is NXDOMAIN.
     ///
     /// # Errors
     /// When there is no reply.
@@ -240,7 +243,7 @@ impl Probe {
     }
 }
 
-/// A question for addresses.
+/// A question of type A.
 ///
 /// # Errors
 /// When the text is no name.
@@ -249,7 +252,7 @@ pub(super) fn question(name: &str) -> Result<Vec<u8>> {
     Ok([name.as_wire(), &[0, 1, 0, 1]].concat())
 }
 
-/// A page's status and body; `None` where there is none.
+/// Status and body of a page; `None` if there is none.
 fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;

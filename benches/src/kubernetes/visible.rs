@@ -1,4 +1,4 @@
-//! When a change at the API can be seen in the answers of both servers.
+//! Time until a change at the API is visible in the answers of both servers.
 
 use std::net::Ipv4Addr;
 use std::thread;
@@ -13,12 +13,12 @@ use super::subject::{Started, question};
 use load::clock::Clock;
 use load::judge::Expect;
 
-/// From the API's reply to the answer that shows the change.
+/// Times from the API's reply to the first answer with the change.
 #[derive(Default)]
 pub(super) struct Visible(Vec<Duration>);
 
 impl Visible {
-    /// A time that this share of all changes does not exceed.
+    /// The quantile for this share of all changes.
     pub(super) fn quantile(&self, share: f64) -> Duration {
         let mut all = self.0.clone();
         all.sort_unstable();
@@ -27,7 +27,7 @@ impl Visible {
     }
 }
 
-/// Who changes an endpoint's address.
+/// Changes an endpoint's address.
 struct Changer {
     connection: Connection,
     slice: String,
@@ -50,7 +50,7 @@ impl Changer {
     }
 }
 
-/// Changes an endpoint again and again, and asks both servers in turns until they have seen it.
+/// Changes an endpoint repeatedly, and queries both servers in turns until they have seen it.
 pub(super) fn changes(api: &Api, size: Size, started: &[Started; 2], count: u32) -> Result<[Visible; 2]> {
     let question = question(&size.changed())?;
     let mut changer = Changer::new(api, size)?;
@@ -61,7 +61,7 @@ pub(super) fn changes(api: &Api, size: Size, started: &[Started; 2], count: u32)
         let clock = Clock::start();
         let mut seen = [None; 2];
         while seen.contains(&None) {
-            // Whoever is asked first is so every other time.
+            // Which server is queried first alternates.
             for at in if number % 2 == 0 { [0, 1] } else { [1, 0] } {
                 if seen[at].is_none() {
                     let probe = &started[at].probe;
@@ -80,7 +80,7 @@ pub(super) fn changes(api: &Api, size: Size, started: &[Started; 2], count: u32)
     Ok(all)
 }
 
-/// Always another.
+/// A different address for each number.
 pub(super) fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 250, 0, 0).to_bits() + number)
 }

@@ -54,12 +54,12 @@ pub(super) struct Timeouts {
     pub(super) read: Duration,
     /// The whole connection.
     pub(super) life: Duration,
-    /// The client's close after ours.
+    /// Wait for the client's close after this server's.
     pub(super) linger: Duration,
 }
 
 impl Default for Timeouts {
-    /// `head` is CoreDNS's; the others are ours.
+    /// `head` is that of CoreDNS.
     fn default() -> Self {
         let [head, read] = [Duration::from_secs(5); 2];
         Self { head, read, life: Duration::from_secs(60), linger: Duration::from_secs(1) }

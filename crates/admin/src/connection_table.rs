@@ -140,11 +140,11 @@ impl ConnectionSlot {
 enum EvictionClass {
     /// Has waited for its client for at least [`GRACE`].
     Waiting,
-    /// Asked again within [`GRACE`] after an answer.
+    /// Sent another request within [`GRACE`] after an answer.
     Again,
     /// Has waited for its client for less than [`GRACE`].
     New,
-    /// WaitsFor for our answer.
+    /// Waits for this server's answer.
     Owed,
 }
 
@@ -171,8 +171,9 @@ impl ConnectionTable {
         self.evict(EvictionClass::Waiting, now);
     }
 
-    /// Ends a connection whose class is at most this one: of the address with most connections, then of the lowest class. Among those
-    /// that wait for an answer it is the newest, among others the one that has been in its class for longest.
+    /// Evicts a connection of at most this class: from the address with the most connections, then
+    /// of the lowest class. Of those that wait for an answer it takes the newest, of others the one
+    /// longest in its class.
     fn evict(&mut self, most: EvictionClass, now: Instant) {
         let slots: Vec<Arc<ConnectionSlot>> = self.taken.iter().filter_map(Weak::upgrade).collect();
         let mut from = HashMap::<IpAddr, usize>::new();
@@ -232,7 +233,8 @@ mod tests {
         let (mut slots, start) = (ConnectionTable::default(), clock::now());
         let all = fill(&mut slots, start, |_| ip(1));
         let later = start + ms(10_000);
-        // Two are owed an answer, one of which had one long ago; one asks again; one does not read; one has just asked.
+        // Two wait for an answer, one of them long after an earlier one; one sent another request;
+        // one does not read; one has just sent a request.
         all[0].begin(start + ms(9_000));
         all[1].answer(start + ms(2_000));
         all[1].begin(start + ms(9_500));

@@ -78,7 +78,7 @@ fn serve(
         while let Ok(next) = requested.try_recv() {
             requests.push(next);
         }
-        // Requests whose client has closed its connection are dropped.
+        // Requests of disconnected clients are dropped.
         requests.retain(|request| !request.page.is_closed());
         if requests.is_empty() {
             continue;
@@ -294,7 +294,7 @@ mod tests {
         assert!(!taken.iter().any(&mut is_cut));
         unread.extend(next(&taken[3..4]));
         assert_eq!(taken.iter().map(&mut is_cut).collect::<Vec<_>>(), [false, true, false, false, false]);
-        // A disconnected client drops its page; pages that were read, or whose client has left, do not count.
+        // A disconnected client drops its page; pages that were read or dropped do not count.
         unread.drain(..2);
         taken.remove(2);
         next(&taken[3..4]);

@@ -69,7 +69,7 @@ impl Drop for AdminThread {
     }
 }
 
-/// A plan whose new addresses are bound. Dropping it closes them, and changes nothing else.
+/// A plan with its new addresses bound. Dropping it closes them, and changes nothing else.
 #[derive(Debug)]
 #[must_use = "nothing is served before it is committed"]
 pub struct Prepared {

@@ -1,4 +1,5 @@
-//! The page that shows /status: one file, whose content security policy allows its own style and script by their hashes.
+//! The page that shows /status: one file; its content security policy allows its own style and
+//! script by their hashes.
 
 use std::sync::LazyLock;
 

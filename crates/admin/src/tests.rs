@@ -366,7 +366,7 @@ fn idle_connection_is_evicted() {
     scene.serve(&everything(place(1)));
     let address = scene.at(place(1));
     let mut sitting: Vec<TcpStream> = (0..CONNECTIONS + 1).map(|_| connect(address)).collect();
-    // Either a reset or an end: it has not asked for anything.
+    // Either a reset or an end: no request was sent on it.
     assert!(!matches!(sitting[0].read(&mut [0; 16]), Ok(1..)));
     ask_again(sitting.last_mut().unwrap());
     assert_eq!(get(address, "/health").0, 200);

@@ -81,11 +81,11 @@ pub(crate) fn is_shareable(query: &Query<'_>) -> bool {
 }
 
 enum Shape {
-    /// Has the records that were asked for.
+    /// Has the queried records.
     Records,
     /// NXDOMAIN, or NODATA at the name or at the end of its CNAMEs.
     Denial,
-    /// The same without the SOA that says for how long (RFC 2308, section 5: should not be cached).
+    /// A denial without the SOA that limits its TTL (RFC 2308, section 5: should not be cached).
     DenialWithoutSoa,
     /// A referral, or a CNAME without its target.
     Elsewhere,

@@ -420,7 +420,7 @@ const MAX_LIFE: u32 = 30 * 86_400_000;
 /// takes 5 s.
 const CLAIM: u32 = 5000;
 /// Longest pause between refreshes after failures. RFC 8767, section 5, recommends it as the
-/// shortest; ours starts at 1 s, so that the end of a short outage is noticed soon.
+/// shortest; here that is 1 s, so that the end of a short outage is noticed soon.
 const MAX_PAUSE: u32 = 30_000;
 /// RFC 2308, section 7.2: a dead server must not be remembered for longer.
 const MAX_RECHECK: Duration = Duration::from_secs(300);

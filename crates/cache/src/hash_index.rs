@@ -81,8 +81,8 @@ impl HashIndex {
             if spot.at == VACANT.at {
                 break;
             }
-            // Backward-shift deletion: an entry whose probe sequence passes the hole moves into it,
-            // otherwise lookups would end at the hole.
+            // Backward-shift deletion: an entry with a probe sequence across the hole moves into
+            // it, otherwise lookups would end at the hole.
             let steps = here.wrapping_sub(spot.hash as usize) & mask;
             if steps >= here.wrapping_sub(hole) & mask {
                 self.spots[hole] = spot;

@@ -45,7 +45,7 @@ pub enum CacheResult {
         /// Whether this caller, and no other, should refresh it.
         refresh: bool,
     },
-    /// There is an expired answer, but the upstream must be asked first. If it does not answer
+    /// There is an expired answer, but the upstream must be queried first. If it does not answer
     /// within `wait`, call [`Partition::serve_stale`]; pass its answer to [`Partition::store`] in
     /// any case.
     Verify {

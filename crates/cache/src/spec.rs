@@ -60,7 +60,7 @@ pub struct Prefetch {
 pub struct ServeStale {
     /// How long after expiry an answer may be served. Default 1 h.
     pub window: Duration,
-    /// Whether the client is answered before or after the upstream is asked. Default
+    /// Whether the client is answered before or after the upstream is queried. Default
     /// [`StaleMode::Immediate`].
     pub mode: StaleMode,
     /// RESPONSE_TTL in seconds. `None`, the default: 0 while the upstream answers, [`STALE_TTL`]
@@ -77,9 +77,9 @@ pub struct ServeStale {
 /// When an expired answer is refreshed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StaleMode {
-    /// The client gets the expired answer, then the upstream is asked.
+    /// The client gets the expired answer, then the upstream is queried.
     Immediate,
-    /// The upstream is asked first.
+    /// The upstream is queried first.
     Verify {
         /// How long the client waits. `None`, the default, is [`VERIFY_WAIT`].
         timeout: Option<Duration>,
@@ -163,7 +163,7 @@ impl Default for ServeStale {
 /// Success or denial: the label `type` of CoreDNS's cache metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AnswerKind {
-    /// The records that were asked for.
+    /// The queried records.
     Success,
     /// NXDOMAIN or NODATA; also SERVFAIL and NOTIMP.
     Denial,

@@ -1,12 +1,12 @@
 //! A bounded resource that many clients share: a dynamic-threshold quota for each client. Any
 //! thread may acquire and release; no lock, no I/O.
 //!
-//! The rule is that of switches whose ports share a memory (Choudhury and Hahne, "Dynamic queue
-//! length thresholds for shared-memory packet switches", 1998): a client acquires one more unit
-//! only while it holds fewer than `SHARE` times as many as are free. One greedy client leaves
-//! some units free, and so do two, so a new client need not wait and no unit has to be revoked. As
-//! more clients arrive fewer units are free, and a client with many gets no more until the others
-//! have as many.
+//! The rule is that of switches with shared memory for their ports (Choudhury and Hahne, "Dynamic
+//! queue length thresholds for shared-memory packet switches", 1998): a client acquires one more
+//! unit only while it holds fewer than `SHARE` times as many as are free. One greedy client
+//! leaves some units free, and so do two, so a new client need not wait and no unit has to be
+//! revoked. As more clients arrive fewer units are free, and a client with many gets no more until
+//! the others have as many.
 
 use std::hash::BuildHasher as _;
 use std::net::IpAddr;

@@ -43,7 +43,7 @@ impl Configuration {
     /// Builds the configuration of a Corefile; the serving one is not touched.
     ///
     /// # Errors
-    /// What cannot be served, at its word in the Corefile.
+    /// A part that cannot be served, at its word in the Corefile.
     pub fn build(spec: &Spec, shared: &Shared, addresses_of: AddressesOf<'_>) -> Result<Self> {
         let plan = planned_zones(spec, addresses_of)?;
         kubernetes::keep_snapshots_apart(spec)?;

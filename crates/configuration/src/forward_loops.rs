@@ -122,8 +122,8 @@ impl Checked<'_> {
 /// Returns every `forward` with the upstreams to remove so that no query returns. `changed` is a stanza with the upstreams to
 /// assume for it.
 ///
-/// Removing one link breaks a longer loop: the first, in file order, whose `forward` has other upstreams. If each `forward` of
-/// the loop has a single upstream, all of them are removed.
+/// Removing one link breaks a longer loop: the first, in file order, of a `forward` with other
+/// upstreams. If each `forward` of the loop has a single upstream, all of them are removed.
 fn check<'h>(
     configuration: &'h Configuration,
     changed: Option<(&Stanza, &[Arc<Upstream>])>,

@@ -1,4 +1,4 @@
-//! What `explain` says.
+//! The output of `explain`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -174,7 +174,7 @@ fn explain_at_wildcard_address() {
     }
 }
 
-/// A step may end a query: nobody behind it is asked.
+/// Middleware may end a query: plugins behind it are not consulted.
 #[test]
 fn explain_step_that_answers() {
     let rules = "any\nrewrite stop name regex ^(.*)\\.z\\.b\\.test\\.$ {1}..\nrewrite stop name a.b.test c.b.test\nrewrite ttl c.b.test 5\n\

@@ -10,19 +10,22 @@ use crate::token::Word;
 /// One configuration: a file with all its imports.
 #[derive(Debug, Clone, Default)]
 pub struct Corefile {
-    /// In file order. Empty when the file holds no block.
+    /// In file order. Empty if the file has no block.
     pub blocks: Vec<ServerBlock>,
-    /// What is odd but not wrong, in file order.
+    /// Warnings, in file order.
     pub warnings: Vec<Located<Warning>>,
-    /// Every file that was read, sorted, each once: what to watch for changes. Text from memory is not among them.
+    /// Every file that was read, sorted, without duplicates, to watch for changes. Without text
+    /// from memory.
     pub files: Vec<PathBuf>,
 }
 
 impl Corefile {
-    /// The configuration as a stream of words: comments and layout are gone, imports expanded, variables replaced.
+    /// The configuration as a stream of words: without comments and layout, with imports expanded
+    /// and variables replaced.
     ///
-    /// Two Corefiles give the same stream when they hold the same blocks with the same words. Between the words stand
-    /// marks for braces and ends of directives; each mark begins with a NUL, which no word can hold.
+    /// Two Corefiles have the same stream if they have the same blocks with the same words. Marks
+    /// between the words stand for braces and ends of directives; each mark begins with a NUL,
+    /// which no word can contain.
     pub fn tokens(&self) -> impl Iterator<Item = &str> {
         let mut tokens = Vec::new();
         for block in &self.blocks {
@@ -33,14 +36,14 @@ impl Corefile {
     }
 }
 
-/// One server block: zones with what serves them.
+/// One server block: zones with their directives.
 #[derive(Debug, Clone)]
 pub struct ServerBlock {
     /// At least one.
     pub keys: Vec<BlockKey>,
     /// In file order, repeats kept. May be empty.
     pub directives: Vec<Directive>,
-    /// Where the first key stands.
+    /// Location of the first key.
     pub at: Location,
 }
 

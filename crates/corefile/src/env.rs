@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 
-/// Gives the value of an environment variable, `None` when it is unset.
+/// Returns the value of an environment variable, `None` if it is unset.
 pub(crate) type Env<'e> = &'e dyn Fn(&str) -> Option<String>;
 
-/// The text would have grown beyond its bound.
+/// The text exceeds its bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
@@ -14,13 +14,14 @@ pub(crate) struct Substituted {
     pub(crate) text: String,
     /// The first variable that is unset and has no default.
     pub(crate) unset: Option<String>,
-    /// Whether the text holds something of the environment.
+    /// Whether the text contains a value of the environment.
     pub(crate) has_value: bool,
 }
 
-/// Replaces `{%NAME%}`, then `{$NAME}` and `{$NAME:default}`; `None` when the word holds neither.
+/// Replaces `{%NAME%}`, then `{$NAME}` and `{$NAME:default}`; `None` if the word has no reference.
 ///
-/// A value is not searched again for references of its own kind: CoreDNS does, and hangs when a value names itself.
+/// References in a value are not replaced: CoreDNS does so, and hangs on a value that references
+/// itself.
 ///
 /// # Errors
 /// More than `max_bytes`.
@@ -50,8 +51,8 @@ pub(crate) fn substitute(text: &str, env: Env<'_>, max_bytes: usize) -> Result<O
     Ok(Some(Substituted { text, unset, has_value: has_value.get() }))
 }
 
-/// Replaces what stands between `open` and `close`. An empty reference or one without end ends the search: the rest
-/// of the word stays as it is.
+/// Replaces references between `open` and `close`. An empty or unterminated reference ends the
+/// search: the rest of the word stays unchanged.
 fn replace(
     text: &str,
     open: &str,

@@ -1,4 +1,4 @@
-//! What can be wrong with a Corefile's text, and what is only odd.
+//! Errors and warnings about a Corefile's text.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,29 +9,29 @@ use crate::location::Location;
 /// A syntax error. [`Located`](crate::Located) adds its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SyntaxError {
-    /// The system refuses to read the file.
+    /// The file cannot be read.
     #[error("cannot read {}: {}", path.display(), told(*.reason))]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: io::ErrorKind,
     },
-    /// A directory, where a file is needed.
+    /// A directory instead of a file.
     #[error("cannot read {}: expected a file, found a directory; name the file in it", path.display())]
     IsDirectory {
         /// The directory.
         path: PathBuf,
     },
-    /// A pipe, socket or device, where a file is needed.
+    /// A pipe, socket or device instead of a file.
     #[error("cannot read {}: expected a file, found {found}", path.display())]
     NotAFile {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// What is there.
+        /// The kind of file found.
         found: &'static str,
     },
-    /// One file is beyond the bound.
+    /// One file exceeds the bound.
     #[error("{file} is too large: expected at most {limit_bytes} bytes")]
     FileTooLarge {
         /// The file.
@@ -39,7 +39,7 @@ pub enum SyntaxError {
         /// The bound.
         limit_bytes: usize,
     },
-    /// All files, snippets and variables together are beyond the bound.
+    /// All files, snippets and variables together exceed the bound.
     #[error(
         "the configuration is too large: expected at most {limit_bytes} bytes with its imports and variables"
     )]
@@ -47,7 +47,7 @@ pub enum SyntaxError {
         /// The bound.
         limit_bytes: usize,
     },
-    /// All files and snippets together are beyond the bound.
+    /// All files and snippets together exceed the bound.
     #[error("the configuration is too large: expected at most {limit_words} words with its imports")]
     TooManyWords {
         /// The bound.
@@ -59,14 +59,14 @@ pub enum SyntaxError {
     /// A NUL outside comments, or in the value of a variable.
     #[error("found a NUL byte, expected text")]
     Nul,
-    /// A quoted word that the file's end cuts off.
+    /// A quoted word that is open at the end of the file.
     #[error("this `\"` is never closed")]
     UnclosedQuote,
 
-    /// A body or block that the file's end cuts off.
+    /// A body or block that is open at the end of the file.
     #[error("this `{{` is never closed, expected `}}` before the end of the file")]
     UnclosedBrace,
-    /// `}` where nothing is open.
+    /// `}` without an open brace.
     #[error("found `}}`, but no `{{` is open")]
     ExtraClose,
     /// `}` in the line of a directive.
@@ -75,13 +75,13 @@ pub enum SyntaxError {
         /// The word before it.
         after: String,
     },
-    /// More words behind the `}` of a directive.
+    /// Words after the `}` of a directive.
     #[error("found `{found:.120}` after `}}`, expected the end of the line")]
     TextAfterClose {
         /// The first of them.
         found: String,
     },
-    /// `{` that follows no directive in its line.
+    /// `{` without a directive before it in its line.
     #[error("found `{{` at the start of a line, expected it at the end of its directive's line")]
     StrayOpen,
     /// `zone{`, `forward . 1.1.1.1{`, `{}`, `}}`: a brace is a word of its own.
@@ -90,7 +90,7 @@ pub enum SyntaxError {
         /// The word with its brace.
         word: String,
     },
-    /// Braces inside braces beyond the bound.
+    /// Nested braces beyond the bound.
     #[error("expected at most {limit} open braces")]
     NestedTooDeep {
         /// The bound.
@@ -100,58 +100,58 @@ pub enum SyntaxError {
     #[error("expected a directive or property, found an empty word")]
     EmptyName,
 
-    /// `{` where a server block begins.
+    /// `{` without a server block's key before it.
     #[error("found `{{`, expected a server block's key such as `.:53` before it")]
     NoKey,
     /// A key that is empty.
     #[error("expected a server block's key such as `.:53`, found an empty word")]
     EmptyKey,
-    /// A comma that no key follows.
+    /// A comma without a key after it.
     #[error("expected another key after the comma, found {found:.120}")]
     NoKeyAfterComma {
-        /// What follows.
+        /// The text after it.
         found: &'static str,
     },
-    /// What can only be a key, where a directive is expected.
+    /// A key instead of a directive.
     #[error(
         "found the key `{found}`, expected a directive or `}}`: the block begun at {begun} is not closed"
     )]
     KeyInsideBlock {
         /// The key.
         found: String,
-        /// Where the block's `{` stands.
+        /// Location of the block's `{`.
         begun: Location,
     },
-    /// What can only be a key, after words that can only be a directive.
+    /// A key after words that can only be a directive.
     #[error("found the key `{found:.120}`, expected a directive: the line at {begun} is in no server block")]
     DirectiveBeforeBlock {
         /// The key.
         found: String,
-        /// Where the words before it begin.
+        /// Location of the first of these words.
         begun: Location,
     },
-    /// A scheme that no server speaks.
+    /// An unknown scheme.
     #[error("unknown scheme `{found:.120}`, expected dns, tls, grpc, https, https3 or quic")]
     UnknownScheme {
         /// The scheme.
         found: String,
     },
-    /// What follows the last colon of a key.
+    /// An invalid port after the last colon of a key.
     #[error("bad port `{found:.120}`, expected a number from 0 to 65535")]
     BadPort {
-        /// What stands there.
+        /// The text found.
         found: String,
     },
-    /// An IPv6 address, where a zone is expected.
+    /// An IPv6 address instead of a zone.
     #[error("found the address `{found:.120}`, expected a zone or a network such as `{found:.120}/128`")]
     AddressAsZone {
         /// The address.
         found: String,
     },
-    /// What follows the slash of a network.
+    /// An invalid mask after the slash of a network.
     #[error("bad network mask `{found:.120}`, expected a number from 0 to {max}")]
     BadMask {
-        /// What stands there.
+        /// The text found.
         found: String,
         /// 32 or 128.
         max: u32,
@@ -181,7 +181,7 @@ pub enum SyntaxError {
     ZoneTooLong {
         /// The zone.
         zone: String,
-        /// Its length as RFC 1035 counts.
+        /// Its length, counted as in RFC 1035.
         octets: usize,
     },
     /// A backslash that escapes nothing: it ends the zone, or its number is above 255 or too short.
@@ -204,7 +204,7 @@ pub enum SyntaxError {
     SnippetRedefined {
         /// The snippet.
         name: String,
-        /// The other one.
+        /// Location of the other one.
         first: Location,
     },
     /// `import` alone, or with an empty word.
@@ -216,19 +216,19 @@ pub enum SyntaxError {
         /// The second.
         found: String,
     },
-    /// Neither a snippet above nor a file has that name.
+    /// No snippet above and no file with that name.
     #[error("found no snippet above and no file for this import: {}; define it above, or put the file there", path.display())]
     ImportNotFound {
-        /// The file that was looked for.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// A pattern that may take long to search.
+    /// A pattern that may be slow to search.
     #[error("bad pattern `{pattern}`, expected at most one `*` and one `?`, and no `[`")]
     PatternTooWide {
         /// The pattern.
         pattern: String,
     },
-    /// An import of what is being imported.
+    /// A file or snippet that imports itself.
     #[error("`{target}` imports itself")]
     ImportCycle {
         /// The snippet or file.
@@ -248,22 +248,23 @@ pub enum SyntaxError {
     },
 }
 
-/// What is odd in a Corefile, though CoreDNS takes it too.
+/// A suspicious part of a Corefile that CoreDNS accepts too.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
-    /// A zone name that few would register; it is served.
+    /// A zone name outside RFC 1035's preferred syntax; it is served.
     #[error("the zone `{zone:.120}` does not follow RFC 1035's preferred syntax")]
     ZoneSyntax {
         /// The zone.
         zone: String,
     },
-    /// An import that brings nothing.
+    /// An import without matching files.
     #[error("no file matches the pattern `{pattern}`")]
     NoMatch {
         /// The pattern.
         pattern: String,
     },
-    /// A block without braces that follows others: perhaps a directive that missed its block.
+    /// A block without braces after other blocks: perhaps a directive that should be inside a
+    /// block.
     #[error("`{first}` begins a server block without braces, expected them where a file has several blocks")]
     BlockWithoutBraces {
         /// Its first key.
@@ -351,7 +352,7 @@ impl Kind for Warning {
     }
 }
 
-/// What the system says about a file, with what to do about it where that is known.
+/// The system's error, with a remedy if one is known.
 fn told(reason: io::ErrorKind) -> String {
     match reason {
         io::ErrorKind::NotFound => "there is no such file; put it there, or name another one".to_owned(),

@@ -1,4 +1,4 @@
-//! File names by pattern, as far as `import` knows patterns.
+//! Search for files by pattern, for `import`.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -8,7 +8,7 @@ pub(crate) fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?', '['])
 }
 
-/// Whether the pattern is small enough to be searched in bounded time: at most one `*`, one `?`, no set.
+/// Whether the pattern can be searched in bounded time: at most one `*`, one `?`, no set.
 pub(crate) fn is_bounded(pattern: &str) -> bool {
     pattern.matches('*').count() <= 1 && pattern.matches('?').count() <= 1 && !pattern.contains('[')
 }

@@ -1,60 +1,60 @@
-//! Values as Go reads and prints them: a Corefile's durations, numbers and truth values are Go's.
+//! Go's syntax for values: durations, numbers and truth values of a Corefile.
 
 use std::time::Duration;
 
-/// Why a word is no such value.
+/// Why a word is no valid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
-    /// No duration.
+    /// An invalid duration.
     #[error("bad duration `{found:.120}`, expected numbers with units such as `1h30m`, `1.5s` or `500ms`")]
     NotDuration {
-        /// What stands there.
+        /// The text found.
         found: String,
     },
-    /// A number without unit: Go takes only `0` so.
+    /// A number without unit: Go accepts that only for `0`.
     #[error("missing unit in duration `{found:.120}`, expected ns, us, ms, s, m or h after each number")]
     MissingUnit {
-        /// What stands there.
+        /// The text found.
         found: String,
     },
-    /// A number with a unit that Go does not know.
+    /// A number with an unknown unit.
     #[error("unknown unit `{unit:.120}` in duration `{found:.120}`, expected ns, us, ms, s, m or h")]
     UnknownUnit {
         /// The unit.
         unit: String,
-        /// What stands there.
+        /// The text found.
         found: String,
     },
     /// Beyond 2^63 - 1 ns, some 292 years.
     #[error("duration `{found:.120}` is too long")]
     DurationTooLong {
-        /// What stands there.
+        /// The text found.
         found: String,
     },
-    /// A duration below 0. Go takes it; whether it makes sense is the reader's to say, and it never did.
+    /// A duration below 0. Go accepts it; no directive does.
     #[error("duration `{found:.120}` is negative")]
     NegativeDuration {
-        /// What stands there.
+        /// The text found.
         found: String,
         /// Without its sign.
         magnitude: Duration,
     },
-    /// No whole number.
+    /// An invalid whole number.
     #[error("bad number `{found:.120}`, expected decimal digits")]
     NotNumber {
-        /// What stands there.
+        /// The text found.
         found: String,
     },
     /// A whole number beyond 64 bits.
     #[error("number `{found:.120}` is too large")]
     NumberTooLarge {
-        /// What stands there.
+        /// The text found.
         found: String,
     },
-    /// No truth value.
+    /// An invalid truth value.
     #[error("bad truth value `{found:.120}`, expected true or false")]
     NotBool {
-        /// What stands there.
+        /// The text found.
         found: String,
     },
 }
@@ -63,7 +63,7 @@ pub enum ValueError {
 /// A number may have a fraction (`1.5s`, `.5s`, `1.s`). Units: ns, us, `µs` (either mu), ms, s, m, h.
 ///
 /// # Errors
-/// Anything else; beyond 2^63 - 1 ns; below 0, with the magnitude.
+/// Any other text; beyond 2^63 - 1 ns; below 0, with the magnitude.
 pub fn parse_duration(text: &str) -> Result<Duration, ValueError> {
     let found = || text.to_owned();
     let (negative, mut rest) = match text.strip_prefix(['+', '-']) {
@@ -127,7 +127,7 @@ pub fn format_duration(duration: Duration) -> String {
 /// Reads a whole number as Go's `strconv.Atoi`: decimal digits with an optional sign.
 ///
 /// # Errors
-/// Anything else; beyond 64 bits.
+/// Any other text; beyond 64 bits.
 pub fn parse_int(text: &str) -> Result<i64, ValueError> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -139,7 +139,7 @@ pub fn parse_int(text: &str) -> Result<i64, ValueError> {
 /// Reads a truth value as Go's `strconv.ParseBool`: 1, t, T, true, True, TRUE and 0, f, F, false, False, FALSE.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn parse_bool(text: &str) -> Result<bool, ValueError> {
     match text {
         "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(true),
@@ -164,8 +164,8 @@ fn unit_ns(unit: &str) -> Option<u64> {
     }
 }
 
-/// `whole.fraction` times the unit, cut to whole nanoseconds; `None` beyond 2^63. Go takes the fraction through a
-/// 64-bit float, and what it prints later depends on that.
+/// `whole.fraction` times the unit, truncated to nanoseconds; `None` beyond 2^63. As in Go the
+/// fraction passes through a 64-bit float, which affects printed values.
 fn nanoseconds(whole: &str, fraction: &str, unit_ns: u64) -> Option<u64> {
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
     let (numerator, denominator) = leading_fraction(fraction);
@@ -173,7 +173,7 @@ fn nanoseconds(whole: &str, fraction: &str, unit_ns: u64) -> Option<u64> {
     whole.checked_mul(unit_ns)?.checked_add(part).filter(|&ns| ns <= MIN_DURATION_NS)
 }
 
-/// The fraction's digits as a number and the power of ten below it. Digits that no longer fit 63 bits are dropped.
+/// The fraction's digits as a number and its power of ten. Digits beyond 63 bits are dropped.
 fn leading_fraction(digits: &str) -> (u64, f64) {
     let mut numerator: u64 = 0;
     let mut denominator = 1.0;
@@ -186,7 +186,7 @@ fn leading_fraction(digits: &str) -> (u64, f64) {
     (numerator, denominator)
 }
 
-/// `value / unit`, whose fraction has `places` digits, without trailing zeros.
+/// `value / unit` with a fraction of `places` digits, without trailing zeros.
 fn decimal(value: u128, unit: u128, places: usize) -> String {
     let fraction = format!("{:0places$}", value % unit);
     match fraction.trim_end_matches('0') {
@@ -342,7 +342,8 @@ mod tests {
     proptest! {
         #[test]
         fn printed_durations_read_back(ns in 0..=i64::MAX as u64) {
-            // A fraction of seconds goes through a float of 53 bits; what Go prints it still reads exactly.
+            // A fraction of seconds passes through a float of 53 bits; Go's output is still read
+            // exactly.
             let duration = Duration::from_nanos(ns);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }

@@ -1,4 +1,4 @@
-//! The stream of words that the parser sees: files and snippets one inside the other, within bounds.
+//! The stream of words for the parser: nested files and snippets, within bounds.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
@@ -14,11 +14,12 @@ use crate::location::{Located, Location};
 use crate::source_text::SourceText;
 use crate::token::Word;
 
-/// Words in the order in which they count, imports in place of their `import`. The parser says where an import stands.
+/// Words in order of effect, with imports expanded. The parser determines where an `import` is
+/// valid.
 pub(crate) struct Stream<'e> {
     env: Env<'e>,
-    /// The innermost is last. One that is read to its end stays until the next word is asked for: what its last line
-    /// imports is inside it.
+    /// The innermost is last. A frame that is read to its end stays until the next word is
+    /// requested: an import in its last line is inside it.
     frames: Vec<Frame>,
     snippets: HashMap<String, Snippet>,
     budget: Budget,
@@ -27,9 +28,9 @@ pub(crate) struct Stream<'e> {
 }
 
 enum Frame {
-    /// The words of a file or snippet that are not yet read, and whether one is.
+    /// The unread words of a file or snippet, and whether one was read.
     Words { origin: Origin, tokens: vec::IntoIter<Token>, begun: bool },
-    /// Files that one `import` names, each opened when its turn comes.
+    /// Files of one `import`, each opened when it is reached.
     Files { import: Location, written: Option<PathBuf>, paths: vec::IntoIter<PathBuf> },
 }
 
@@ -57,10 +58,10 @@ impl<'e> Stream<'e> {
         }
     }
 
-    /// Begins with the words of `source`, read from `path` if it is a file.
+    /// Starts with the words of `source`, read from `path` if it is a file.
     ///
     /// # Errors
-    /// What the lexer finds.
+    /// Errors of the lexer.
     pub(crate) fn open_root(
         &mut self,
         source: SourceText,
@@ -72,7 +73,7 @@ impl<'e> Stream<'e> {
         self.push_source(source, origin, &whole)
     }
 
-    /// The next word, its variables not yet replaced; `None` at the end.
+    /// The next word before replacement of variables; `None` at the end.
     ///
     /// # Errors
     /// A file of an earlier import that cannot be read or split.
@@ -80,7 +81,7 @@ impl<'e> Stream<'e> {
         while let Some(frame) = self.frames.last_mut() {
             match frame {
                 Frame::Words { tokens, begun, .. } => {
-                    // A snippet's first word may follow its `{` in one line.
+                    // A snippet's first word may follow its `{` in the same line.
                     let first = !mem::replace(begun, true);
                     if let Some(token) = tokens.next() {
                         return Ok(Some(Token { starts_line: token.starts_line || first, ..token }));
@@ -101,7 +102,8 @@ impl<'e> Stream<'e> {
         Ok(None)
     }
 
-    /// The next word if it stands in the line of the last one. A file's or snippet's end is a line's end.
+    /// The next word if it is in the line of the last one. The end of a file or snippet ends a
+    /// line.
     pub(crate) fn token_in_line(&mut self) -> Option<Token> {
         let Some(Frame::Words { tokens, begun: true, .. }) = self.frames.last_mut() else { return None };
         if tokens.as_slice().first()?.starts_line {
@@ -113,7 +115,7 @@ impl<'e> Stream<'e> {
     /// The token with its variables replaced.
     ///
     /// # Errors
-    /// A value with NUL; more bytes than the bound.
+    /// A value with NUL; the bound of bytes is exceeded.
     pub(crate) fn word(&mut self, token: Token) -> Result<Word, Located<SyntaxError>> {
         let mut word = token.word;
         let before = word.text.len();
@@ -136,10 +138,10 @@ impl<'e> Stream<'e> {
         Ok(word)
     }
 
-    /// Names the words of a snippet for later imports.
+    /// Stores the words of a snippet for later imports.
     ///
     /// # Errors
-    /// The name is taken.
+    /// The name is already defined.
     pub(crate) fn define_snippet(
         &mut self,
         name: &str,
@@ -154,10 +156,11 @@ impl<'e> Stream<'e> {
         Ok(())
     }
 
-    /// Reads the rest of the line that `import` begins, and goes on with what it names.
+    /// Reads the rest of an `import` line, and continues with the imported words.
     ///
     /// # Errors
-    /// Not exactly one word; a target that is missing, a directory, inside itself, or beyond a bound.
+    /// Not exactly one word; a target that is missing, a directory, importing itself, or beyond a
+    /// bound.
     pub(crate) fn import(&mut self, import: &Location) -> Result<(), Located<SyntaxError>> {
         let target = match self.token_in_line() {
             Some(token) => self.word(token)?,
@@ -199,7 +202,7 @@ impl<'e> Stream<'e> {
         Ok(())
     }
 
-    /// `written` is what the file is called where its path holds the value of a variable.
+    /// `written` is the file's name for messages if its path has the value of a variable.
     fn push_file(
         &mut self,
         path: PathBuf,
@@ -218,7 +221,8 @@ impl<'e> Stream<'e> {
         self.push_source(source, origin, import)
     }
 
-    /// `at` takes the blame for bounds and cycles; errors of the lexer have their own place.
+    /// `at` is the place of errors about bounds and cycles; errors of the lexer have their own
+    /// place.
     fn push_source(
         &mut self,
         source: SourceText,
@@ -251,12 +255,12 @@ impl<'e> Stream<'e> {
     }
 }
 
-/// One name for one file, however it is reached: to notice that it imports itself.
+/// A unique name of a file, regardless of its path, to detect a file that imports itself.
 fn identity(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// What may still be read.
+/// Remaining bounds.
 struct Budget {
     snippets_left: u32,
     files_left: u32,
@@ -268,7 +272,7 @@ impl Budget {
     const TOO_MANY_WORDS: SyntaxError = SyntaxError::TooManyWords { limit_words: MAX_WORDS };
     const TOO_MANY_BYTES: SyntaxError = SyntaxError::TooManyBytes { limit_bytes: MAX_BYTES };
 
-    /// A copy of a snippet's words, paid for.
+    /// Copies a snippet's words, counted against the bounds.
     fn take_snippet(&mut self, tokens: &[Token]) -> Result<Vec<Token>, SyntaxError> {
         let error = SyntaxError::TooManySnippetImports { limit: MAX_SNIPPET_IMPORTS };
         self.snippets_left = self.snippets_left.checked_sub(1).ok_or(error)?;
@@ -305,9 +309,9 @@ impl Default for Budget {
     }
 }
 
-/// As CoreDNS.
+/// As in CoreDNS.
 const MAX_SNIPPET_IMPORTS: u32 = 10_000;
-/// As CoreDNS.
+/// As in CoreDNS.
 const MAX_FILE_IMPORTS: u32 = 100_000;
 /// 300 MB of memory, measured with inline hosts. A ConfigMap, at most 1 MiB, holds some 100,000 words.
 const MAX_WORDS: usize = 1_000_000;

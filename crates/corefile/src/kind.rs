@@ -1,8 +1,8 @@
-//! What can be said of an error without a word of the configuration.
+//! Descriptions of errors without words of the configuration.
 
-/// An error or warning that can be shown without words of the configuration: to readers that may not
-/// know them, of files that may be no Corefile, and of words that hold the value of a variable.
+/// A description of an error or warning without words of the configuration: for readers without
+/// access to it, for files that may be no Corefile, and for words with the value of a variable.
 pub trait Kind {
-    /// What is wrong and what was expected, in words of ours alone.
+    /// The problem and the expected text, in fixed words: no word of the file.
     fn kind(&self) -> String;
 }

@@ -1,4 +1,4 @@
-//! Text to words.
+//! Splits text into words.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -13,7 +13,7 @@ use crate::token::Word;
 #[derive(Debug, Clone)]
 pub(crate) struct Token {
     pub(crate) word: Word,
-    /// Whether no other word of the file ends in its line.
+    /// Whether no other word of the file ends in this line.
     pub(crate) starts_line: bool,
 }
 
@@ -26,7 +26,7 @@ impl Token {
         self.is_bare("}")
     }
 
-    /// Whether it begins an import, if it stands at the start of a line.
+    /// Whether it is an `import`, if it is at the start of a line.
     pub(crate) fn is_import(&self) -> bool {
         self.is_bare("import")
     }
@@ -36,7 +36,7 @@ impl Token {
     }
 }
 
-/// Splits a file into words, at most `max_words`; `None` when it holds more.
+/// Splits a file into words, at most `max_words`; `None` if it has more.
 ///
 /// # Errors
 /// An open quote at the end; NUL and broken UTF-8 outside comments.
@@ -89,7 +89,7 @@ impl Lexer<'_> {
     fn bare(&mut self) -> Result<String, Located<SyntaxError>> {
         let mut text = String::new();
         while let Some(&c) = self.chars.peek() {
-            // A carriage return splits no words, in CoreDNS either.
+            // A carriage return separates no words, as in CoreDNS.
             if (c.is_whitespace() && c != '\r') || c == '#' {
                 break;
             }

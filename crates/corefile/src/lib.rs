@@ -1,8 +1,8 @@
-//! Corefile text to server blocks and directives, every word with its file, line and column.
+//! Parses Corefile text to server blocks and directives; every word has its file, line and column.
 //!
-//! This crate reads the language of CoreDNS's configuration and nothing else: it knows no plugin, opens no socket
-//! and imports nothing of ours. What a directive means, which directives exist and which zones clash is decided
-//! by the caller.
+//! This crate reads the language of CoreDNS's configuration and nothing else: it knows no plugin,
+//! opens no socket and imports no crate of the workspace. The caller decides what a directive
+//! means, which directives exist and which zones clash.
 //!
 //! # The language
 //! ```text
@@ -17,28 +17,32 @@
 //!     }
 //! }
 //! ```
-//! - **Words** are split at white space. `#` starts a comment anywhere outside quotes, even inside a word. `"` quotes
-//!   only at the start of a word; inside, `\"` is the only escape, and a quoted word may span lines. Carriage returns
-//!   outside quotes and a byte order mark count for nothing. A quoted brace is text.
-//! - **Blocks**: keys separated by blanks; a comma after a key allows a line break. The last block needs no braces.
-//!   `{` ends the line of its directive or stands in it; `}` stands on its own line or directly after `{`.
-//! - **Variables**: `{$NAME}` and `{%NAME%}` are replaced inside each word, after splitting: a value with blanks
-//!   stays one word, an unset variable is empty. `{$NAME:default}` gives an unset one a value (ours, not CoreDNS's).
-//!   Go templates such as `{{$x}}` lose their `{$x}` here, as in CoreDNS.
+//! - **Words** are split at white space. `#` starts a comment anywhere outside quotes, even inside
+//!   a word. `"` quotes only at the start of a word; inside, `\"` is the only escape, and a quoted
+//!   word may span lines. Carriage returns outside quotes and a byte order mark are ignored. A
+//!   quoted brace is text.
+//! - **Blocks**: keys separated by blanks; a comma after a key allows a line break. The last block
+//!   needs no braces. `{` is in the line of its directive or ends it; `}` is on its own line or
+//!   directly after `{`.
+//! - **Variables**: `{$NAME}` and `{%NAME%}` are replaced inside each word, after splitting: a
+//!   value with blanks stays one word, an unset variable is empty. `{$NAME:default}` gives an unset
+//!   one a value (not in CoreDNS). Go templates such as `{{$x}}` lose their `{$x}` here, as in
+//!   CoreDNS.
 //! - **Imports**: `import` takes one snippet, file or pattern with at most one `*` and one `?`. A missing file and a
 //!   directory are errors, a pattern without matches is a warning.
 //! - **Keys**: `[scheme://]zone[:port]`; a network (`10.0.0.0/24`) stands for its reverse zones.
 //!
-//! # What errors show
-//! The line with its word, unless that holds the value of an environment variable or stands in an
+//! # Contents of errors
+//! The line with its word, unless that holds the value of an environment variable or is in an
 //! imported file, which may be no Corefile: then the place and the kind of error alone ([`Kind`]),
 //! and the word as it was written.
 //!
-//! # Where CoreDNS takes more
-//! What CoreDNS takes though it can only be a mistake is an error here: `}` too many, a block without key (dropped in
-//! silence there), an empty key, a brace glued to a word, an unknown scheme or a port that is no number
-//! (part of the zone's name there), a mask beyond the address, broken UTF-8 outside comments. A comment inside a word
-//! (`a#b c`) lasts to the end of the line; there it ends at the next blank.
+//! # Stricter than CoreDNS
+//! Text that CoreDNS accepts though it can only be a mistake is an error here: `}` too many, a
+//! block without key (dropped without a message there), an empty key, a brace glued to a word, an
+//! unknown scheme or a port that is no number (part of the zone's name there), a mask beyond the
+//! address, broken UTF-8 outside comments. A comment inside a word (`a#b c`) lasts to the end of
+//! the line; there it ends at the next blank.
 //!
 //! # Bounds
 //! 16 MiB a file, 64 MiB and 1,000,000 words in all, 64 open braces, 10,000 snippets and 100,000 files imported.
@@ -72,10 +76,11 @@ pub use token::Word;
 use crate::import::Stream;
 use crate::source_text::SourceText;
 
-/// Reads the Corefile at `path` and all that it imports. `env` gives the value of an environment variable.
+/// Reads the Corefile at `path` with its imports. `env` returns the value of an environment
+/// variable.
 ///
 /// # Errors
-/// The first thing that is wrong, where it stands. A file that cannot be read is an error at line 0 when it is `path`
+/// The first error, with its place. An unreadable file is an error at line 0 if it is `path`
 /// itself, else at the word that imports it.
 pub fn read_file(
     path: &Path,
@@ -87,11 +92,12 @@ pub fn read_file(
     parse(&name, source, Some(path), env)
 }
 
-/// Reads a Corefile from memory: standard input, a test, a built-in default. `name` is what error messages call it;
-/// imports are relative to `base_dir`; `env` gives the value of an environment variable.
+/// Reads a Corefile from memory: standard input, a test, a built-in default. `name` is its name in
+/// messages; imports are relative to `base_dir`; `env` returns the value of an environment
+/// variable.
 ///
 /// # Errors
-/// The first thing that is wrong, where it stands.
+/// The first error, with its place.
 pub fn read_text(
     name: &str,
     text: &[u8],

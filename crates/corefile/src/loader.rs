@@ -1,4 +1,4 @@
-//! Files, read within bounds.
+//! Bounded reads of files.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use files::ReadError;
 use crate::error::SyntaxError;
 use crate::source_text::SourceText;
 
-/// What the bytes of a file of that name say; `dir` is where its relative imports start.
+/// The text of a file with that name; `dir` is the base of its relative imports.
 ///
 /// # Errors
 /// More than [`MAX_FILE_BYTES`].
@@ -22,9 +22,10 @@ pub(crate) fn text(name: &str, bytes: &[u8], dir: &Path) -> Result<SourceText, S
 /// Reads a whole regular file, at most [`MAX_FILE_BYTES`].
 ///
 /// # Errors
-/// Anything else in its place, or whatever the system says.
+/// A file of another type, or the system's error.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, SyntaxError> {
-    // One that hangs is given up by its own name: a Corefile that names it no more can be read.
+    // A file on a hanging disk is abandoned separately: a Corefile that no longer names it can be
+    // read.
     files::read_with_timeout(path, MAX_FILE_BYTES as u64).map_err(|error| match error {
         ReadError::NotAFile("a directory") => SyntaxError::IsDirectory { path: path.to_owned() },
         ReadError::NotAFile(found) => SyntaxError::NotAFile { path: path.to_owned(), found },
@@ -48,5 +49,5 @@ pub(crate) fn read_import(path: &Path) -> Result<Vec<u8>, SyntaxError> {
     })
 }
 
-/// A Corefile beyond this is a mistake: the largest ConfigMap holds 1 MiB.
+/// A larger Corefile is a mistake: a ConfigMap has at most 1 MiB.
 pub(crate) const MAX_FILE_BYTES: usize = 16 << 20;

@@ -1,4 +1,4 @@
-//! Where a word stands, and messages that show it.
+//! Places of words, and messages that print them.
 
 use std::error::Error;
 use std::fmt;
@@ -16,19 +16,19 @@ pub struct Location {
     pub line: u32,
     /// In characters, from 1; 0 means the file as a whole.
     pub column: u32,
-    /// The text around it; `None` when the file as a whole is meant.
+    /// The source text; `None` for the file as a whole.
     pub(crate) around: Option<Arc<Surroundings>>,
 }
 
-/// The source text that a place is printed with.
+/// The source text of a place, for messages.
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
     pub(crate) source: Arc<SourceText>,
-    /// The word here as it was written, where it holds the value of an environment variable.
+    /// The word as written, if it has the value of an environment variable.
     written: Option<String>,
-    /// The variable that the word here names, and that is unset: what is said about the word may come of that.
+    /// The unset variable that the word here names; it may be the cause of the error.
     unset: Option<String>,
-    /// Whether a word of the line holds the value of an environment variable.
+    /// Whether a word of the line has the value of an environment variable.
     is_private: bool,
 }
 
@@ -44,13 +44,13 @@ impl Location {
         Self { file: name.into(), line: 0, column: 0, around: None }
     }
 
-    /// The file it is in; `None` when the file as a whole is meant.
+    /// The text of its file; `None` for the file as a whole.
     pub(crate) fn source(&self) -> Option<&Arc<SourceText>> {
         Some(&self.around.as_ref()?.source)
     }
 
-    /// The same, of a word in which variables were replaced: `written` where the environment has a
-    /// value for one, and the one that is `unset`.
+    /// The place of a word with replaced variables: `written` if the environment has a value for
+    /// one, and the one that is `unset`.
     pub(crate) fn replaced(mut self, written: Option<String>, unset: Option<String>) -> Self {
         if let Some(around) = self.around.as_mut().map(Arc::make_mut) {
             around.is_private = written.is_some();
@@ -59,8 +59,8 @@ impl Location {
         self
     }
 
-    /// Notes that a word of its line holds the value of an environment variable: errors name other
-    /// words of their line, too. Most words of the line share what is noted.
+    /// Notes that a word of its line has the value of an environment variable: errors print other
+    /// words of their line, too. Words of a line share the note.
     pub(crate) fn beside_a_value(&mut self, shared: &mut Option<Arc<Surroundings>>) {
         let Some(around) = &mut self.around else { return };
         if around.written.is_some() || around.unset.is_some() {
@@ -71,17 +71,17 @@ impl Location {
         *around = shared.get_or_insert_with(private).clone();
     }
 
-    /// The word here as it was written, where it holds the value of an environment variable.
+    /// The word as written, if it has the value of an environment variable.
     pub(crate) fn written(&self) -> Option<&str> {
         self.around.as_ref()?.written.as_deref()
     }
 
-    /// Whether its line holds the value of an environment variable.
+    /// Whether its line has the value of an environment variable.
     pub(crate) fn is_private(&self) -> bool {
         self.around.as_ref().is_some_and(|around| around.is_private)
     }
 
-    /// Whether it lies in a file that another one imports.
+    /// Whether its file is imported.
     fn is_imported(&self) -> bool {
         self.source().is_some_and(|source| source.imported)
     }
@@ -112,9 +112,9 @@ impl fmt::Debug for Location {
 
 /// An error, or another message, with its place.
 ///
-/// Displays as `Corefile:12:9: <error>`, then the line and a caret under the column; `{:#}` gives
-/// the first line alone. Of a line with the value of an environment variable the error is shown
-/// without words of the configuration, of an imported file the line is not shown, either.
+/// Displays as `Corefile:12:9: <error>`, then the line and a caret under the column; `{:#}` prints
+/// the first line alone. For a line with the value of an environment variable the error is printed
+/// without words of the configuration; for an imported file the line is not printed, either.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located<E> {
     /// The place.
@@ -129,7 +129,7 @@ impl<E> Located<E> {
         Self { at: at.clone(), error }
     }
 
-    /// The place and the kind of error, for readers that may not know the configuration.
+    /// The place and the kind of error, for readers without access to the configuration.
     pub fn without_words(&self) -> String
     where
         E: Kind,
@@ -149,7 +149,7 @@ impl<E: fmt::Display + Kind> fmt::Display for Located<E> {
             true => self.error.kind(),
             false => self.error.to_string(),
         };
-        // What is about the file itself names it already.
+        // An error about the file itself names it already.
         match self.at.line == 0 && error.starts_with(&format!("cannot read {}: ", self.at.file)) {
             true => f.write_str(&error)?,
             false => write!(f, "{}: {error}", self.at)?,
@@ -180,15 +180,16 @@ impl<E: Error + Kind> Error for Located<E> {
     }
 }
 
-/// The part of a line that is shown, and what goes before the caret under it.
+/// The printed part of a line, and the text before the caret under it.
 struct Excerpt {
     text: String,
     indent: String,
 }
 
 impl Excerpt {
-    /// Cuts a window of `EXCERPT_CHARS` out of a long line, so that `column` is inside it. Control characters other
-    /// than tabs are replaced: the line may come from a stranger and goes to a terminal.
+    /// Cuts a window of `EXCERPT_CHARS` out of a long line, so that `column` is inside it. Control
+    /// characters other than tabs are replaced: the line may be hostile and is printed to a
+    /// terminal.
     fn around(line: &str, column: u32) -> Self {
         let before = column.saturating_sub(1) as usize;
         let skipped = if before < EXCERPT_CHARS { 0 } else { before - EXCERPT_CHARS / 2 };
@@ -205,7 +206,7 @@ impl Excerpt {
     }
 }
 
-/// A line longer than this is shown in part.
+/// A longer line is printed in part.
 const EXCERPT_CHARS: usize = 160;
 
 #[cfg(test)]

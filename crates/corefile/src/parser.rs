@@ -1,4 +1,4 @@
-//! Words to server blocks.
+//! Parses words to server blocks.
 
 use std::iter;
 
@@ -10,10 +10,10 @@ use crate::location::{Located, Location};
 use crate::server_block_key::{self, BlockKey};
 use crate::token::Word;
 
-/// Reads the whole stream.
+/// Parses the whole stream.
 ///
 /// # Errors
-/// The first thing that is wrong, where it stands.
+/// The first error, with its place.
 pub(crate) fn parse(stream: Stream<'_>) -> Result<Corefile, Located<SyntaxError>> {
     let mut parser = Parser { stream, blocks: Vec::new(), open_braces: 0 };
     while let Some(token) = parser.stream.token()? {
@@ -29,9 +29,9 @@ struct Parser<'e> {
     open_braces: usize,
 }
 
-/// What follows the keys of a block.
+/// The token after the keys of a block.
 enum AfterKeys {
-    /// `{`, here.
+    /// `{`, with its location.
     Brace(Location),
     /// A new line: the first directive of a block without braces.
     Line(Token),
@@ -39,7 +39,7 @@ enum AfterKeys {
 }
 
 impl Parser<'_> {
-    /// A server block, a snippet or an import, beginning with `first`.
+    /// Parses a server block, a snippet or an import that begins with `first`.
     fn block(&mut self, first: Token) -> Result<(), Located<SyntaxError>> {
         let (keys, after) = self.keys(first)?;
         let Some(first_key) = keys.first() else { return Ok(()) };
@@ -67,7 +67,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The keys from `token` on. None when imports bring nothing and the file ends.
+    /// The keys from `token` on. Empty if imports have no words and the file ends.
     fn keys(&mut self, mut token: Token) -> Result<(Vec<Word>, AfterKeys), Located<SyntaxError>> {
         let mut keys: Vec<Word> = Vec::new();
         let mut comma = None;
@@ -95,7 +95,8 @@ impl Parser<'_> {
                 if comma.is_some() {
                     key.text.pop();
                 }
-                // As a token it was seen above: with a comma, or out of a variable, it is neither a brace nor a name.
+                // A lone token was handled above: with a comma, or from a variable, it is neither a
+                // brace nor a name.
                 if !key.quoted && key.text == "}" {
                     let word = if comma.is_some() { "}," } else { "}" }.to_owned();
                     return Err(Located::new(&key.at, SyntaxError::GluedBrace { word }));
@@ -116,7 +117,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The words of a snippet up to its `}`, as they stand.
+    /// The words of a snippet up to its `}`, unprocessed.
     fn snippet_tokens(&mut self, open: &Location) -> Result<Vec<Token>, Located<SyntaxError>> {
         let mut tokens = Vec::new();
         let mut open_braces = 1;
@@ -156,7 +157,7 @@ impl Parser<'_> {
         Ok(directives)
     }
 
-    /// The lines up to the `}` that belongs to the brace at `open`.
+    /// The lines up to the `}` of the brace at `open`.
     fn body(&mut self, open: &Location, inside: Inside<'_>) -> Result<Vec<Directive>, Located<SyntaxError>> {
         if self.open_braces == MAX_OPEN_BRACES {
             return Err(Located::new(open, SyntaxError::NestedTooDeep { limit: MAX_OPEN_BRACES }));
@@ -173,7 +174,7 @@ impl Parser<'_> {
         Err(Located::new(open, SyntaxError::UnclosedBrace))
     }
 
-    /// The directive or property that `first` begins; `None` for an import.
+    /// The directive or property that begins with `first`; `None` for an import.
     fn directive(
         &mut self,
         first: Token,
@@ -222,7 +223,7 @@ impl Parser<'_> {
     }
 }
 
-/// A directive with a word that holds the value of a variable.
+/// A directive. If a word has the value of a variable, all of its words are marked private.
 fn line(mut name: Word, mut args: Vec<Word>, body: Option<Vec<Directive>>) -> Directive {
     if name.at.is_private() || args.iter().any(|arg| arg.at.is_private()) {
         let mut shared = None;
@@ -236,19 +237,20 @@ fn snippet_name(key: &Word) -> Option<&str> {
     key.text.strip_prefix('(')?.strip_suffix(')')
 }
 
-/// What a line belongs to.
+/// The context of a line.
 #[derive(Clone, Copy)]
 enum Inside<'a> {
-    /// The server block whose `{` is here.
+    /// A server block, with the location of its `{`.
     Block(&'a Location),
-    /// The server block without braces whose first key is here.
+    /// A server block without braces, with the location of its first key.
     Unbraced(&'a Location),
     Directive,
 }
 
 impl Inside<'_> {
-    /// Refuses what cannot name a directive or property of this place. No directive's name has a dot, colon, slash or
-    /// parenthesis, but a key has: a brace was forgotten before it. A property (an address of inline hosts) may have.
+    /// Refuses words that cannot name a directive or property here. A directive's name has no dot,
+    /// colon, slash or parenthesis, but a key has: a brace is missing before it. A property (an
+    /// address of inline hosts) may have them.
     fn check_name(self, name: &Word) -> Result<(), Located<SyntaxError>> {
         let is_key = !name.quoted && name.text.contains(['.', ':', '/', '(']);
         let found = || name.text.clone();

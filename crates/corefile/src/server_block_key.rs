@@ -11,20 +11,21 @@ use crate::token::Word;
 /// One key of a server block: `[scheme://]zone[:port]`.
 #[derive(Debug, Clone)]
 pub struct BlockKey {
-    /// As it stands in the file, variables replaced, without its comma.
+    /// As in the file, with variables replaced, without its comma.
     pub written: Word,
-    /// What its clients speak; `dns` when none is written.
+    /// The clients' protocol; default `dns`.
     pub scheme: Scheme,
-    /// At least one: lower-case, with the final dot, escapes (RFC 1035, section 5.1) kept. More than one (at most 128)
-    /// for a network whose mask ends inside a label of the reverse zone.
+    /// At least one: lower-case, with the final dot, escapes (RFC 1035, section 5.1) kept. More
+    /// than one (at most 128) for a network with a mask that ends inside a label of the reverse
+    /// zone.
     pub zones: Vec<String>,
-    /// As written; without one it is the server's default for `dns`, else the scheme's.
+    /// As written; if absent, the server's default for `dns`, else the scheme's.
     pub port: Option<u16>,
 }
 
 impl BlockKey {
     /// # Errors
-    /// No scheme that we know, no port, no zone.
+    /// An unknown scheme, an invalid port or zone.
     pub(crate) fn parse(written: Word) -> Result<Self, Located<SyntaxError>> {
         match parts(&written) {
             Ok((scheme, zones, port)) => Ok(Self { written, scheme, zones, port }),
@@ -33,7 +34,7 @@ impl BlockKey {
     }
 }
 
-/// What a server block's clients speak.
+/// The protocol of a server block's clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// DNS over UDP and TCP.
@@ -54,7 +55,7 @@ impl Scheme {
     /// Every scheme.
     pub const ALL: [Self; 6] = [Self::Dns, Self::Tls, Self::Grpc, Self::Https, Self::Https3, Self::Quic];
 
-    /// As it is written before `://`.
+    /// Its text before `://`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dns => "dns",
@@ -73,8 +74,8 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// Whether the zone follows RFC 1035's preferred syntax (section 2.3.1), as CoreDNS understands it: the root and all
-/// reverse zones do.
+/// Whether the zone follows RFC 1035's preferred syntax (section 2.3.1), as CoreDNS interprets it:
+/// the root and all reverse zones do.
 pub(crate) fn is_preferred(zone: &str) -> bool {
     let is_label = |label: &str| {
         label.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -87,8 +88,8 @@ pub(crate) fn is_preferred(zone: &str) -> bool {
         || zone.trim_end_matches('.').split('.').all(is_label)
 }
 
-/// The zones that `text` names, as a key without scheme and port would: a network in CIDR notation becomes the reverse
-/// zones that cover it, anything else one zone, lower-case with its final dot.
+/// The zones of `text` as in a key without scheme and port: a network in CIDR notation becomes the
+/// reverse zones that cover it, any other text one zone, lower-case with its final dot.
 ///
 /// # Errors
 /// The [`SyntaxError`]s of a zone or network.
@@ -124,7 +125,7 @@ fn split_scheme(text: &str) -> Result<(Scheme, &str), SyntaxError> {
     }
 }
 
-/// Splits at the last colon. In `2001:db8::/32` that is part of the network.
+/// Splits at the last colon, unless it is part of a network such as `2001:db8::/32`.
 fn split_port(text: &str) -> Result<(&str, Option<u16>), SyntaxError> {
     if text.parse::<Ipv6Addr>().is_ok() {
         return Err(SyntaxError::AddressAsZone { found: text.to_owned() });
@@ -138,7 +139,8 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), SyntaxError> {
     }
 }
 
-/// Reads `address/bits`; `None` when it is no network but may be a zone, such as RFC 2317's `0/25.2.0.192.in-addr.arpa`.
+/// Reads `address/bits`; `None` if it is no network but may be a zone, such as RFC 2317's
+/// `0/25.2.0.192.in-addr.arpa`.
 fn network(zone: &str) -> Result<Option<(IpAddr, u32)>, SyntaxError> {
     let Some((address, mask)) = zone.split_once('/') else { return Ok(None) };
     let Ok(address) = address.parse::<IpAddr>() else { return Ok(None) };
@@ -150,9 +152,9 @@ fn network(zone: &str) -> Result<Option<(IpAddr, u32)>, SyntaxError> {
     }
 }
 
-/// The reverse zones that hold the network's addresses and no others. A label stands for 8 bits of an IPv4 address (RFC
-/// 1035, section 3.5), 4 of an IPv6 one (RFC 3596, section 2.5); a mask that ends inside a label gives one zone for
-/// each of the label's values: at most 128 or 8.
+/// The reverse zones with exactly the network's addresses. A label stands for 8 bits of an IPv4
+/// address (RFC 1035, section 3.5), 4 of an IPv6 one (RFC 3596, section 2.5); a mask that ends
+/// inside a label results in one zone for each of the label's values: at most 128 or 8.
 fn reverse_zones(address: IpAddr, mask_bits: u32) -> Vec<String> {
     let (address, address_bits, label_bits, suffix) = match address {
         IpAddr::V4(address) => (address.to_bits().into(), 32, 8, "in-addr.arpa."),
@@ -160,7 +162,7 @@ fn reverse_zones(address: IpAddr, mask_bits: u32) -> Vec<String> {
     };
     let zone_bits = mask_bits.next_multiple_of(label_bits);
     let extra_bits = zone_bits - mask_bits;
-    // The mask may be 0: the shift is then by all bits.
+    // A mask of 0 shifts by all bits.
     let network: u128 = address.checked_shr(address_bits - mask_bits).unwrap_or(0) << extra_bits;
     let zone = |prefix: u128| {
         let labels = (0..zone_bits / label_bits).map(|label| {
@@ -211,7 +213,8 @@ fn zone_name(zone: &str) -> Result<String, SyntaxError> {
     Ok(name)
 }
 
-/// What follows the escape whose backslash is behind us: three digits, or one character that is no digit.
+/// The text after an escape; `rest` begins behind its backslash: three digits, or one character
+/// that is no digit.
 fn after_escape(rest: &[u8]) -> Option<&[u8]> {
     match rest {
         [b'0'..=b'9', ..] => {

@@ -1,24 +1,24 @@
-//! One file's text, which the places of its words point into.
+//! The text of one file, for the places of its words.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// One file's text, kept as long as a word points into it.
+/// The text of one file, shared by the places of its words.
 #[derive(Debug)]
 pub(crate) struct SourceText {
     pub(crate) name: Arc<str>,
-    /// Without byte order mark. Bytes that are no UTF-8 are U+FFFD here.
+    /// Without byte order mark, with U+FFFD for bytes that are no UTF-8.
     pub(crate) text: String,
-    /// Whether `text` holds a U+FFFD for bytes that are no UTF-8.
+    /// Whether `text` has a U+FFFD for bytes that are no UTF-8.
     pub(crate) lossy: bool,
-    /// Where its relative imports start.
+    /// The base of its relative imports.
     pub(crate) dir: PathBuf,
-    /// Whether it is imported: it may be no Corefile, and its lines are not shown.
+    /// Whether it is imported: it may be no Corefile, and its lines are not printed.
     pub(crate) imported: bool,
 }
 
 impl SourceText {
-    /// What these bytes say; `dir` is where relative imports start.
+    /// Decodes these bytes; `dir` is the base of relative imports.
     pub(crate) fn new(name: &str, bytes: &[u8], dir: &Path) -> Self {
         let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
         let text = String::from_utf8_lossy(bytes);
@@ -26,7 +26,7 @@ impl SourceText {
         Self { name: name.into(), text: text.into_owned(), lossy, dir: dir.to_owned(), imported: false }
     }
 
-    /// The line of that number, counted from 1, without its end.
+    /// Line `number`, counted from 1, without its end.
     pub(crate) fn line(&self, number: u32) -> Option<&str> {
         let before = number.checked_sub(1)? as usize;
         self.text.split('\n').nth(before)

@@ -1,7 +1,7 @@
-//! The known word that a mistyped one was meant to be.
+//! Suggests a known word for a mistyped one.
 
-/// The known word nearest to `word`, for "did you mean". `None` when none is near: more than a third of the letters
-/// wrong, or more than three. Of equally near ones the first. Letter case counts for nothing.
+/// The known word nearest to `word`, for "did you mean"; the first of equally near ones. `None` if
+/// more than a third of the letters, or more than three, differ. Ignores letter case.
 pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let word: Vec<char> = lower(word)?;
     let mut best: Option<(usize, &str)> = None;
@@ -16,12 +16,13 @@ pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Opti
     best.map(|(_, candidate)| candidate)
 }
 
-/// The word's letters in lower case; `None` for one too long to be mistyped.
+/// The word's letters in lower case; `None` if it is too long for a typing error.
 fn lower(word: &str) -> Option<Vec<char>> {
     (word.len() <= MAX_WORD_BYTES).then(|| word.chars().map(|c| c.to_ascii_lowercase()).collect())
 }
 
-/// Damerau's distance in its restricted form: inserted, missing, wrong letters and swapped neighbours count one each.
+/// Damerau's distance in its restricted form: inserted, missing and wrong letters and swapped
+/// neighbours count one each.
 fn edit_distance(from: &[char], to: &[char]) -> usize {
     let mut before_last = Vec::new();
     let mut last: Vec<usize> = (0..=to.len()).collect();

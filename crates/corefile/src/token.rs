@@ -4,20 +4,20 @@ use std::fmt;
 
 use crate::location::Location;
 
-/// One word, its variables replaced and its quotes removed.
+/// One word with variables replaced and quotes removed.
 #[derive(Clone)]
 pub struct Word {
-    /// Free of NUL. Empty when written `""` or made of unset variables.
+    /// Without NUL. Empty for `""` or a word of unset variables.
     pub text: String,
-    /// Where its first character (or opening quote) stands.
+    /// Location of its first character (or opening quote).
     pub at: Location,
     /// Whether it was written in quotes.
     pub quoted: bool,
 }
 
 impl Word {
-    /// The text as it was written where it holds the value of an environment variable, which may be
-    /// a secret.
+    /// The text as written if it has the value of an environment variable, which may be a secret;
+    /// else its text.
     pub fn shown(&self) -> &str {
         self.at.written().unwrap_or(&self.text)
     }

@@ -1,7 +1,7 @@
 //! Reads and replaces files: bounded reads with a deadline, change detection, atomic writes.
 //!
 //! A path in the configuration may lead anywhere: to a pipe without a writer, an endless device, a
-//! network file system whose server is down. [`read`] opens regular files only and limits the bytes
+//! network file system with its server down. [`read`] opens regular files only and limits the bytes
 //! that it reads; [`with_timeout`] runs such work on a thread of its own and abandons it after a
 //! timeout; [`FileRead`] polls for the result without blocking. [`atomic_write()`] replaces a file so
 //! that readers see the old content or the new one. Knows no format.

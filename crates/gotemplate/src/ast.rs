@@ -1,10 +1,10 @@
-//! A compiled template: what the parser makes and the renderer walks. All names are resolved; nothing refers to the
-//! text.
+//! A compiled template: the parser's output and the renderer's input. All names are resolved;
+//! nothing refers to the text.
 
 /// One piece of a template.
 #[derive(Debug)]
 pub(crate) enum Node {
-    /// Text as it stands.
+    /// Literal text.
     Text(Box<str>),
     /// `{{pipeline}}`: prints its value, unless it sets a variable.
     Action(Pipe),
@@ -35,14 +35,14 @@ pub(crate) struct Range {
     pub(crate) otherwise: Vec<Node>,
 }
 
-/// An expression and the slots of the variables that take its value.
+/// An expression and the slots of the variables that are set to its value.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     pub(crate) set: Vec<usize>,
     pub(crate) value: Expression,
 }
 
-/// Something that has a value.
+/// An expression with a value.
 #[derive(Debug)]
 pub(crate) enum Expression {
     Nil,
@@ -53,7 +53,7 @@ pub(crate) enum Expression {
     Dot,
     /// `$`
     Root,
-    /// `$name`, by its place among the variables.
+    /// `$name`, by its slot.
     Variable(usize),
     /// `base.name.name`
     Field {
@@ -123,7 +123,7 @@ impl Function {
         }
     }
 
-    /// How many arguments it takes: at least, at most, and in words.
+    /// The number of arguments: minimum, maximum, and in words.
     pub(crate) fn arguments(self) -> (usize, usize, &'static str) {
         match self {
             Self::And | Self::Or | Self::Index | Self::Printf => (1, usize::MAX, "one or more arguments"),

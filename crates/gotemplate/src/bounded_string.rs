@@ -1,4 +1,4 @@
-//! A text that grows up to a bound.
+//! A bounded output text.
 
 use crate::MAX_OUTPUT_BYTES;
 use crate::errors::RenderError;

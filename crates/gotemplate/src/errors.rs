@@ -1,16 +1,16 @@
-//! What can go wrong with a template, as data: at parsing ([`ParseError`]) and at rendering ([`RenderError`]).
+//! Errors of templates, as data: of parsing ([`ParseError`]) and of rendering ([`RenderError`]).
 
-/// Why a text is not a template that can be used here, and where.
+/// Why a text is no supported template, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct ParseError {
-    /// The byte in the template's text where the trouble starts, from 0.
+    /// The byte in the template's text where the problem starts, from 0.
     pub offset: usize,
-    /// What is wrong there.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What is wrong in a template's text.
+/// A problem in a template's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -20,22 +20,22 @@ pub enum Problem {
     /// `{{/*` without its `*/`.
     #[error("unclosed comment; `*/}}}}` is missing")]
     UnclosedComment,
-    /// `*/` that `}}` does not follow.
+    /// `*/` without `}}` after it.
     #[error("comment ends before the closing delimiter")]
     CommentNotClosed,
-    /// A string or character whose closing quote is missing.
+    /// A string or character without its closing quote.
     #[error("unterminated {0}")]
     Unterminated(&'static str),
-    /// A backslash sequence that Go does not know in this place.
+    /// A backslash sequence that is invalid here in Go.
     #[error("invalid escape or character in {0}")]
     BadEscape(&'static str),
-    /// A string literal whose bytes are not UTF-8.
+    /// A string literal with bytes that are not UTF-8.
     #[error("string literal is not UTF-8")]
     NotUtf8,
-    /// A character that no token starts with or continues with.
+    /// A character that is valid in no token here.
     #[error("unexpected character {0:?}")]
     BadCharacter(char),
-    /// Looks like a number and is none.
+    /// An invalid number.
     #[error("bad number syntax {0:?}")]
     BadNumber(String),
     /// A floating-point, imaginary or complex number.
@@ -47,18 +47,18 @@ pub enum Problem {
     /// `(` without its `)` in the same action.
     #[error("unclosed left parenthesis; `)` is missing in this action")]
     UnclosedParenthesis,
-    /// A token in a place where it means nothing.
+    /// A token in an invalid place.
     #[error("unexpected {found} in {context}")]
     Unexpected {
         /// The token.
         found: String,
-        /// What was being read.
+        /// The construct being parsed.
         context: &'static str,
     },
     /// An action without anything to evaluate.
     #[error("missing value for {0}")]
     MissingValue(&'static str),
-    /// `{{end}}` or `{{else}}` without an action to belong to.
+    /// `{{end}}` or `{{else}}` without an action.
     #[error("unexpected {{{{{0}}}}}")]
     Unopened(&'static str),
     /// The text ends before the `{{end}}` of an action.
@@ -72,13 +72,13 @@ pub enum Problem {
     UnknownFunction {
         /// The name as written.
         name: String,
-        /// A function with a like name.
+        /// A function with a similar name.
         nearest: Option<String>,
     },
-    /// A function of Go's that is not here.
+    /// An unsupported function of Go.
     #[error("function {0:?} is not supported")]
     UnsupportedFunction(&'static str),
-    /// An action of Go's that is not here.
+    /// An unsupported action of Go.
     #[error("{{{{{0}}}}} is not supported")]
     UnsupportedAction(&'static str),
     /// A field that the data does not have.
@@ -86,18 +86,18 @@ pub enum Problem {
     UnknownField {
         /// The fields up to and with the unknown one, as written.
         path: String,
-        /// A field with a like name.
+        /// A field with a similar name.
         nearest: Option<String>,
     },
-    /// A field of something that has none.
+    /// A field of a value without fields.
     #[error("{path:?}: {of} has no fields")]
     NoFields {
         /// The fields up to and with the wrong one, as written.
         path: String,
-        /// What the last field but one is.
+        /// The kind of the value before the last field.
         of: &'static str,
     },
-    /// A method not followed by its one argument.
+    /// A method without exactly one argument.
     #[error("method {0:?} takes one string")]
     MethodArgument(String),
     /// A function with too many or too few arguments.
@@ -110,13 +110,13 @@ pub enum Problem {
         /// How many there are, the piped value included.
         got: usize,
     },
-    /// Arguments, or a piped value, for something that takes none.
+    /// Arguments, or a piped value, for a value that takes none.
     #[error("arguments or a piped value for {0}, which is not a function")]
     NotAFunction(String),
-    /// `nil` where only a value can stand.
+    /// `nil` in a place that needs a value.
     #[error("nil is not a command")]
     NilCommand,
-    /// A variable used or assigned where no declaration of it holds.
+    /// A variable used or assigned outside the scope of a declaration.
     #[error("undefined variable {0:?}")]
     UndefinedVariable(String),
     /// `$` declared or assigned.
@@ -131,7 +131,7 @@ pub enum Problem {
     /// An action prints a structure.
     #[error("a structure cannot be printed")]
     PrintsStructure,
-    /// A structure where only values can stand.
+    /// A structure in a place that needs a simple value.
     #[error("{0} of a structure; name one of its fields")]
     OfStructure(&'static str),
     /// More nesting than [`MAX_DEPTH`](crate::MAX_DEPTH).
@@ -157,7 +157,7 @@ pub enum RenderError {
     NoField {
         /// The field.
         field: String,
-        /// What kind of value it was asked of.
+        /// The kind of the value.
         of: &'static str,
     },
     /// An argument of the wrong kind.
@@ -170,7 +170,7 @@ pub enum RenderError {
         /// The kind it was given.
         got: &'static str,
     },
-    /// A kind of value that the function cannot work on.
+    /// A kind of value that the function does not support.
     #[error("{function} of {of}")]
     Unfit {
         /// The function or action.
@@ -178,7 +178,7 @@ pub enum RenderError {
         /// The kind of the value.
         of: &'static str,
     },
-    /// An index before the first or after the last place.
+    /// An index out of range.
     #[error("index {index} is out of range, length is {length}")]
     OutOfRange {
         /// The index, in decimal.
@@ -186,7 +186,7 @@ pub enum RenderError {
         /// The length, or for `slice` the capacity.
         length: usize,
     },
-    /// `slice` from a place behind its end.
+    /// `slice` with a start after its end.
     #[error("slice starts at {start}, after its end {end}")]
     SliceBackwards {
         /// The lower index.

@@ -1,4 +1,4 @@
-//! How Go prints one value: plainly, or by a verb with its flags.
+//! Go's formatting of one value: plain, or by a verb with its flags.
 
 use crate::MAX_DEPTH;
 use crate::bounded_string::Sink;
@@ -22,7 +22,7 @@ pub(crate) struct Spec {
     pub(crate) precision: Option<usize>,
 }
 
-/// Prints what an action gives.
+/// Prints the value of an action.
 pub(crate) fn action(out: &mut Sink<'_>, value: &Value<'_>) -> Result<(), RenderError> {
     match value {
         Value::Nil => out.push_str("<no value>"),
@@ -77,7 +77,7 @@ pub(crate) fn argument(
     }
 }
 
-/// Go's name of a value's type. It is not known of lists and maps, whose elements have types too.
+/// Go's name of a value's type. Fails for lists and maps: their elements have types too.
 pub(crate) fn type_name(value: &Value<'_>, function: &'static str) -> Result<&'static str, RenderError> {
     match value {
         Value::List(_) | Value::Map(_) | Value::Fields(_) => {
@@ -114,7 +114,7 @@ fn by_verb(
         Value::Uint8(number) => integer(out, Number::unsigned(u64::from(*number)), value, verb, spec),
         Value::Uint16(number) => integer(out, Number::unsigned(u64::from(*number)), value, verb, spec),
         Value::Uint64(number) => integer(out, Number::unsigned(*number), value, verb, spec),
-        // What Go prints here has the type or the address of the value in it.
+        // Go's output has the type or the address of the value here.
         Value::List(_) | Value::Map(_) if matches!(verb, 'p' | 'w') || spec.go_syntax => {
             let function = if spec.go_syntax { "printf %#v" } else { "printf %p or %w" };
             Err(RenderError::Unfit { function, of: value.kind() })
@@ -225,7 +225,7 @@ fn character(bits: u64) -> char {
     u32::try_from(bits).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// What stands before octal digits. The flag `#` asks for a leading 0 where there is none yet.
+/// The prefix of octal digits. The flag `#` adds a leading 0 if there is none yet.
 fn octal_prefix(verb_o: bool, octal: &str, number: Number, spec: &Spec) -> &'static str {
     let has_zero = octal.starts_with('0') || least_digits(number, spec) > octal.len();
     match (verb_o, spec.sharp && !has_zero) {
@@ -236,7 +236,7 @@ fn octal_prefix(verb_o: bool, octal: &str, number: Number, spec: &Spec) -> &'sta
     }
 }
 
-/// How many digits a number is filled up to: by its precision, or by its width where the flag `0` asks for it.
+/// The minimum number of digits: the precision, or the width with the flag `0`.
 fn least_digits(number: Number, spec: &Spec) -> usize {
     match (spec.precision, spec.width) {
         (Some(precision), _) => precision,
@@ -298,7 +298,7 @@ fn unicode(out: &mut Sink<'_>, bits: u64, spec: &Spec) -> Result<(), RenderError
     out.repeat(' ', if spec.minus { blanks } else { 0 })
 }
 
-/// The bytes of a text in hexadecimal. The precision counts bytes, the flag ` ` sets them apart.
+/// The bytes of a text in hexadecimal. The precision counts bytes; the flag ` ` separates them.
 fn hexadecimal(out: &mut Sink<'_>, text: &str, upper: bool, spec: &Spec) -> Result<(), RenderError> {
     let length = spec.precision.map_or(text.len(), |precision| precision.min(text.len()));
     let prefix = match (spec.sharp, upper) {
@@ -352,7 +352,7 @@ fn padded(out: &mut Sink<'_>, text: &str, spec: &Spec) -> Result<(), RenderError
     out.push_str(text)
 }
 
-/// Go fills with zeros on the left only, and texts too.
+/// Go pads with zeros on the left only, also texts.
 fn fill(spec: &Spec) -> char {
     if spec.zero && !spec.minus { '0' } else { ' ' }
 }

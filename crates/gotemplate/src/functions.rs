@@ -1,5 +1,5 @@
-//! The functions of templates that take their arguments as values. `and`, `or` and the arguments' evaluation are the
-//! renderer's.
+//! The functions of templates with evaluated arguments. The renderer handles `and`, `or` and the
+//! evaluation of arguments.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -110,7 +110,7 @@ fn any_equal(first: &Value<'_>, others: &[Value<'_>]) -> Result<bool, RenderErro
     Ok(false)
 }
 
-/// Go's `==` for templates: integers of all kinds compare with each other, nothing equals only nothing.
+/// Go's `==` for templates: integers of all kinds are comparable, nil equals only nil.
 fn equal(left: &Value<'_>, right: &Value<'_>) -> Result<bool, RenderError> {
     match (left, right) {
         (Value::Nil, Value::Nil) => Ok(true),

@@ -1,4 +1,4 @@
-//! Template text to tokens. Trimming and comments end here; the parser never sees them.
+//! Splits template text into tokens. Trim markers and comments are resolved here.
 
 use crate::errors::{ParseError, Problem};
 use crate::literal;
@@ -21,7 +21,7 @@ struct Lexer<'t> {
 }
 
 impl<'t> Lexer<'t> {
-    /// Takes the text up to the next `{{`, or all that is left; whether there is a `{{`.
+    /// Consumes the text up to the next `{{`, or the rest; returns whether there is a `{{`.
     fn text_until_action(&mut self) -> bool {
         let rest = self.rest();
         let Some(length) = rest.find("{{") else {
@@ -42,7 +42,7 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// Takes one action from `{{` to `}}`, or one comment.
+    /// Consumes one action from `{{` to `}}`, or one comment.
     fn action(&mut self) -> Result<(), ParseError> {
         let open = self.at;
         self.at += 2;
@@ -68,7 +68,8 @@ impl<'t> Lexer<'t> {
             if self.rest().is_empty() {
                 return Err(ParseError { offset: open, problem: Problem::UnclosedAction });
             }
-            // Behind a single brace stands what was meant as text: nothing that is wrong there is the cause.
+            // After a single `}` the rest was probably meant as text: errors in it are not the
+            // cause.
             let closed = |lexer: &Self| {
                 let mut action = lexer.tokens.iter().rev().take_while(|token| token.kind != Kind::Open);
                 action.any(|token| token.kind == Kind::Other('}'))
@@ -102,7 +103,7 @@ impl<'t> Lexer<'t> {
         Ok(())
     }
 
-    /// The length of the closing delimiter that stands here, if one does: 2, or 4 with its trim marker.
+    /// The length of a closing delimiter at this place, if any: 2, or 4 with its trim marker.
     fn closing(&self) -> Option<usize> {
         let rest = self.rest();
         if rest.starts_with("}}") {
@@ -166,7 +167,7 @@ impl<'t> Lexer<'t> {
         Ok(kind)
     }
 
-    /// The letters and digits from here, after `sigil` bytes, if what follows them may follow a name.
+    /// The letters and digits after `sigil` bytes, if the next character may follow a name.
     fn name(&self, sigil: usize) -> Result<&'t str, ParseError> {
         let rest = self.rest();
         let length = rest[sigil..].find(|c| !is_alphanumeric(c)).map_or(rest.len(), |length| sigil + length);
@@ -206,7 +207,7 @@ fn opens_with_trim(inside: &str) -> bool {
     inside.starts_with('-') && inside[1..].starts_with(SPACES)
 }
 
-/// The blanks that Go's templates know.
+/// The blanks of Go's templates.
 const SPACES: [char; 4] = [' ', '\t', '\r', '\n'];
 
 /// What may follow a name directly, besides `}}`.

@@ -1,10 +1,11 @@
-//! Go's text/template, the part that Corefiles use: template text in, compiled template out; a compiled template
-//! and the caller's data in, text out.
+//! The part of Go's text/template that Corefiles use: compiles template text, and renders a
+//! compiled template with the caller's data.
 //!
-//! This crate knows the template language and how Go prints values. It must not know DNS, regular expressions,
-//! Corefiles, or what the fields mean: the caller names them in a [`Schema`] and hands them over as [`Fields`].
+//! This crate knows the template language and how Go prints values. It must not know DNS, regular
+//! expressions, Corefiles, or the meaning of fields: the caller names them in a [`Schema`] and
+//! passes them as [`Fields`].
 //!
-//! # What CoreDNS gives its templates
+//! # Data of CoreDNS's templates
 //! Facts of CoreDNS 1.15.0, plugin `template`:
 //! - The data is `.Zone .Name .Regex .Class .Type .Remote` (text), `.Match` (list of text: the whole match, then
 //!   the groups), `.Group` (text by group name and by number as text), `.Var` (any value by name, from `var`),
@@ -13,15 +14,14 @@
 //! - One function is added to Go's own: `parseInt TEXT BASE BITS`, which is Go's `strconv.ParseUint` and so gives
 //!   an unsigned 64-bit number and takes no sign.
 //!
-//! # What is here
+//! # Supported
 //! Text, trim markers, comments, `.`, `$`, field chains, variables, pipelines, parentheses, strings, characters,
 //! integers, booleans, `nil`; `if`, `with`, `range`, `else`, `break`, `continue`; the functions `and or not index
 //! slice len print printf println eq ne lt le gt ge parseInt`. Output is what Go prints.
 //!
-//! # What differs from Go
-//! - A template that could only fail when rendered fails when parsed: unknown field, wrong number of arguments,
-//!   variable assigned but never declared.
-//!   That holds too where Go would never come to that part.
+//! # Differences from Go
+//! - A template that could only fail when rendered fails when parsed, even in parts that Go would
+//!   not reach: unknown field, wrong number of arguments, variable assigned but never declared.
 //! - Refused by name: `define`, `block`, `template`, `call`, `html`, `js`, `urlquery`, numbers that are not
 //!   integers, a variable declared inside parentheses.
 //! - Text is UTF-8: a literal that is not, and a `slice` that cuts a character, are errors.
@@ -73,25 +73,26 @@ pub use value::{Fields, List, ListView, Map, Value};
 #[derive(Debug)]
 pub struct Template {
     body: Vec<ast::Node>,
-    /// How many variables live at the same time at most.
+    /// Maximum number of variables alive at the same time.
     slots: usize,
 }
 
 impl Template {
-    /// Compiles `text`, a whole template, against the fields that `schema` names.
+    /// Compiles `text`, a whole template, against the fields of `schema`.
     ///
     /// # Errors
-    /// [`ParseError`], with the byte in `text` where the trouble starts: the text is no template, uses a part of
-    /// the language that is not here, or names a field that `schema` does not.
+    /// [`ParseError`], with the byte in `text` where the problem starts: the text is no template,
+    /// uses an unsupported part of the language, or names a field that is not in `schema`.
     pub fn parse(text: &str, schema: &Schema) -> Result<Self, ParseError> {
         let (body, slots) = parse::parse(text, schema)?;
         Ok(Self { body, slots })
     }
 
-    /// Appends to `out` what the template makes of `fields`. On an error `out` is as it was before.
+    /// Renders the template with `fields` and appends the result to `out`. On an error `out` is
+    /// unchanged.
     ///
     /// # Errors
-    /// [`RenderError`]: a value is not of the kind that its place needs, or a bound is reached.
+    /// [`RenderError`]: a value has the wrong kind for its place, or a bound is reached.
     pub fn render(&self, fields: &dyn Fields, out: &mut String) -> Result<(), RenderError> {
         let start = out.len();
         let rendered = render::render(&self.body, self.slots, fields, out);
@@ -102,14 +103,15 @@ impl Template {
     }
 }
 
-/// The longest output of one rendering, and the longest text that any of its functions may make, in bytes. A resource
-/// record holds at most 65535 octets of data (RFC 1035, section 3.2.1).
+/// Maximum output of one rendering, and of a text that any of its functions builds, in bytes. A
+/// resource record has at most 65535 octets of data (RFC 1035, section 3.2.1).
 pub const MAX_OUTPUT_BYTES: usize = 64 * 1024;
 
-/// How many steps one rendering may take. A step is one piece of text, one action, one expression or one turn of
-/// `range`; text that a function reads counts one more for each 64 bytes.
+/// Maximum number of steps of one rendering. A step is one piece of text, one action, one
+/// expression or one iteration of `range`; text that a function reads counts one more for each 64
+/// bytes.
 pub const MAX_STEPS: u32 = 64 * 1024;
 
-/// How deep parentheses, control actions and pipeline stages may nest in a template, and lists and maps in a value
-/// that is printed.
+/// Maximum nesting of parentheses, control actions and pipeline stages in a template, and of lists
+/// and maps in a printed value.
 pub const MAX_DEPTH: usize = 100;

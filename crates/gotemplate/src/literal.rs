@@ -1,5 +1,5 @@
-//! Literals of Go: strings, raw strings, characters, integers. Each function takes the text from the literal's first
-//! byte on and gives its token and length in bytes.
+//! Literals of Go: strings, raw strings, characters, integers. Each function parses text that
+//! starts with the literal, and returns its token and length in bytes.
 
 use crate::errors::Problem;
 use crate::token::{Kind, is_alphanumeric};
@@ -51,7 +51,7 @@ fn character(text: &str) -> Result<(Kind<'_>, usize), Problem> {
     Ok((Kind::Int(number), end + 1))
 }
 
-/// Where the closing `quote` is. A line break ends the search, escaped or not.
+/// The position of the closing `quote`. A line break ends the search, escaped or not.
 fn closing(text: &str, quote: char) -> Option<usize> {
     let mut escaped = false;
     for (at, character) in text.char_indices().skip(1) {
@@ -99,7 +99,7 @@ fn unit(text: &str, quote: char) -> Option<(Unit, usize)> {
 
 fn digits(text: &str, start: usize, count: usize, base: u32) -> Option<u32> {
     let digits = text.get(start..start + count)?;
-    // `from_str_radix` takes a sign.
+    // `from_str_radix` would accept a sign.
     digits
         .bytes()
         .all(|byte| char::from(byte).is_digit(base))
@@ -107,7 +107,7 @@ fn digits(text: &str, start: usize, count: usize, base: u32) -> Option<u32> {
         .flatten()
 }
 
-/// Reads an integer; other numbers are known and refused.
+/// Reads an integer; other numbers are recognised and refused.
 pub(crate) fn number(text: &str) -> Result<(Kind<'_>, usize), Problem> {
     let length = number_length(text);
     let after = text[length..].chars().next();
@@ -134,7 +134,8 @@ pub(crate) fn number(text: &str) -> Result<(Kind<'_>, usize), Problem> {
     Ok((Kind::Int(value), length))
 }
 
-/// How far Go reads a number: generously, what is no number is found out afterwards.
+/// The length of what Go scans as a number: too long rather than too short, an invalid number is
+/// detected later.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -173,13 +174,14 @@ fn number_length(text: &str) -> usize {
 
 /// Why a text is no unsigned number.
 pub(crate) enum NumberFault {
-    /// It is not written as one.
+    /// It has invalid syntax.
     Syntax,
-    /// It is above the largest of 64 bits.
+    /// It exceeds 64 bits.
     Range,
 }
 
-/// An unsigned number as Go reads it: in `base` 2 to 36, or where `base` is 0 by its prefix and with `_` between digits.
+/// An unsigned number as Go parses it: in `base` 2 to 36; for `base` 0 by its prefix and with `_`
+/// between digits.
 pub(crate) fn parse_unsigned(text: &str, base: u32) -> Result<u64, NumberFault> {
     let free = base == 0;
     let (base, digits) = if free { prefixed(text) } else { (base, text) };
@@ -209,7 +211,7 @@ fn prefixed(text: &str) -> (u32, &str) {
     }
 }
 
-/// Whether each `_` stands between two digits, or between a prefix and a digit.
+/// Whether each `_` is between two digits, or between a prefix and a digit.
 fn underscores_separate(text: &str) -> bool {
     let digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
@@ -218,7 +220,7 @@ fn underscores_separate(text: &str) -> bool {
         .all(|at| at > 0 && digit(bytes.get(at - 1)) && digit(bytes.get(at + 1)))
 }
 
-/// The start of a text, for an error.
+/// The beginning of a text, for an error.
 pub(crate) fn excerpt(text: &str) -> String {
     text.chars().take(EXCERPT_CHARACTERS).collect()
 }

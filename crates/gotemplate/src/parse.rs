@@ -1,4 +1,5 @@
-//! Tokens to a compiled template: the control actions and the variables in force. Pipelines are in `pipeline`.
+//! Parses tokens to a compiled template: control actions and the scope of variables. Pipelines are
+//! in `pipeline`.
 
 mod pipeline;
 
@@ -10,7 +11,7 @@ use crate::literal::excerpt;
 use crate::schema::Schema;
 use crate::token::{Keyword, Kind, Token};
 
-/// Compiles `text`; gives its nodes and how many places for variables they need.
+/// Compiles `text`; returns its nodes and the number of slots for variables.
 pub(crate) fn parse(text: &str, schema: &Schema) -> Result<(Vec<Node>, usize), ParseError> {
     let tokens = lex::tokens(text)?;
     let mut parser = Parser {
@@ -38,16 +39,16 @@ struct Parser<'t> {
     root: &'t Schema,
     /// The shape of `.` here.
     dot: &'t Schema,
-    /// The variables in force here; a variable's place is its slot.
+    /// The variables in scope; a variable's position is its slot.
     variables: Vec<&'t str>,
-    /// The most variables that were in force together.
+    /// Maximum number of variables in scope together.
     slots: usize,
-    /// How many `range` bodies this is inside.
+    /// Number of enclosing `range` bodies.
     loops: usize,
     depth: usize,
 }
 
-/// What ended a list of nodes.
+/// The end of a list of nodes.
 struct Stop {
     at: usize,
     kind: StopKind,
@@ -60,7 +61,7 @@ enum StopKind {
     End,
     /// `{{else}}`
     Else,
-    /// `{{else if` or `{{else with`; its pipeline comes next.
+    /// `{{else if` or `{{else with`; its pipeline follows.
     ElseWith(Keyword),
 }
 
@@ -76,7 +77,7 @@ impl Stop {
 }
 
 impl<'t> Parser<'t> {
-    /// Nodes up to what ends them.
+    /// Nodes up to the end of their list.
     fn list(&mut self) -> Result<(Vec<Node>, Stop), ParseError> {
         let mut nodes = Vec::new();
         loop {
@@ -93,7 +94,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// What stands between `{{`, which began at `open`, and `}}`.
+    /// The action between `{{`, which began at `open`, and `}}`.
     fn action(&mut self, open: usize) -> Result<Step, ParseError> {
         let Kind::Keyword(keyword) = self.peek().kind else {
             let (pipe, shape) = self.pipeline("command", &Kind::Close)?;
@@ -140,8 +141,8 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The arms of `if` or `with` after the keyword, up to and with `{{end}}`. Variables of an arm hold in the arms
-    /// after it too.
+    /// The arms of `if` or `with` after the keyword, up to and with `{{end}}`. Variables of an arm
+    /// stay in scope in the arms after it.
     fn branches(&mut self, open: usize, keyword: Keyword) -> Result<Branches, ParseError> {
         let mut arms = Vec::new();
         let outside = self.dot;
@@ -179,7 +180,8 @@ impl<'t> Parser<'t> {
         Ok(Range { pipe, body, otherwise })
     }
 
-    /// What follows the last arm of a control action that began at `open`: `{{else}}` with its list, or nothing.
+    /// The part after the last arm of a control action that began at `open`: `{{else}}` with its
+    /// list, or nothing.
     fn otherwise(&mut self, open: usize, keyword: Keyword, stop: Stop) -> Result<Vec<Node>, ParseError> {
         let (nodes, last) = match stop.kind {
             StopKind::Else => self.list()?,
@@ -196,7 +198,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Runs `inner` one level deeper; its variables end with it.
+    /// Runs `inner` one level deeper, with a scope of its own.
     fn nested<T>(
         &mut self,
         at: usize,
@@ -210,7 +212,7 @@ impl<'t> Parser<'t> {
         Ok(value)
     }
 
-    /// Counts one level of nesting; the caller takes it back.
+    /// Counts one level of nesting; the caller decrements it.
     fn deeper(&mut self, at: usize) -> Result<(), ParseError> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
@@ -227,7 +229,7 @@ impl<'t> Parser<'t> {
         Err(self.unexpected(context))
     }
 
-    /// The next token is in the wrong place.
+    /// The error for a next token in the wrong place.
     fn unexpected(&self, context: &'static str) -> ParseError {
         let token = self.peek();
         ParseError {
@@ -236,7 +238,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The next token; the last one is [`Kind::End`] for ever.
+    /// The next token; after the last one always [`Kind::End`].
     fn peek(&self) -> &Token<'t> {
         self.peek_at(0)
     }
@@ -254,7 +256,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// A token in an error's words.
+/// A description of a token for errors.
 fn describe(kind: &Kind<'_>) -> String {
     match kind {
         Kind::Text(_) => "text".to_owned(),

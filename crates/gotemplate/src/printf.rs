@@ -5,7 +5,8 @@ use crate::errors::RenderError;
 use crate::format::{Spec, argument, type_name};
 use crate::value::Value;
 
-/// Fills `format` with `arguments`. Wrong directives are no errors: Go prints what is wrong, as `%!d(string=hi)`.
+/// Fills `format` with `arguments`. Wrong directives are no errors: Go prints them as
+/// `%!d(string=hi)`.
 pub(crate) fn printf(format: &str, arguments: &[Value<'_>]) -> Result<String, RenderError> {
     let mut text = String::new();
     let mut out = Sink::new(&mut text);
@@ -24,16 +25,16 @@ struct Directives<'f, 'a, 'v> {
     format: &'f str,
     at: usize,
     arguments: &'a [Value<'v>],
-    /// The argument that the next directive takes.
+    /// Index of the argument for the next directive.
     next: usize,
-    /// The argument of this directive exists.
+    /// Whether the argument of this directive exists.
     good: bool,
-    /// Some directive has chosen its argument by `[n]`.
+    /// Whether a directive has selected its argument with `[n]`.
     reordered: bool,
 }
 
 impl Directives<'_, '_, '_> {
-    /// Prints the directive whose `%` is just behind.
+    /// Prints the directive after the `%` just read.
     fn print(&mut self, out: &mut Sink<'_>) -> Result<(), RenderError> {
         self.good = true;
         let mut spec = self.flags();
@@ -83,7 +84,8 @@ impl Directives<'_, '_, '_> {
         spec
     }
 
-    /// Reads a width, a number or `*`. `chosen`: whether `[n]` stood before it; returns whether that still counts.
+    /// Reads a width, a number or `*`. `chosen`: whether `[n]` preceded it; returns whether it
+    /// still applies.
     fn width(&mut self, out: &mut Sink<'_>, spec: &mut Spec, chosen: bool) -> Result<bool, RenderError> {
         if self.byte() != Some(b'*') {
             spec.width = self.number();
@@ -125,7 +127,7 @@ impl Directives<'_, '_, '_> {
         Ok(false)
     }
 
-    /// Reads `[n]`, which chooses the argument; whether a number stood there.
+    /// Reads `[n]`, which selects the argument; returns whether there was a number.
     fn choose(&mut self) -> bool {
         if self.byte() != Some(b'[') {
             return false;
@@ -148,7 +150,7 @@ impl Directives<'_, '_, '_> {
         number.is_some()
     }
 
-    /// Reads a decimal number. One that is far too long swallows the format's rest.
+    /// Reads a decimal number. A number that is far too long consumes the rest of the format.
     fn number(&mut self) -> Option<usize> {
         let mut number = None;
         while let Some(digit @ b'0'..=b'9') = self.byte() {
@@ -163,7 +165,7 @@ impl Directives<'_, '_, '_> {
         number
     }
 
-    /// Takes the next argument as a width or precision.
+    /// Consumes the next argument as a width or precision.
     fn number_argument(&mut self) -> Option<isize> {
         let argument = self.arguments.get(self.next)?;
         self.next += 1;
@@ -171,7 +173,7 @@ impl Directives<'_, '_, '_> {
         (number.unsigned_abs() <= LARGEST).then_some(number)
     }
 
-    /// Prints the arguments that no directive used.
+    /// Prints the unused arguments.
     fn extra(&self, out: &mut Sink<'_>) -> Result<(), RenderError> {
         if self.reordered || self.next >= self.arguments.len() {
             return Ok(());
@@ -195,8 +197,9 @@ impl Directives<'_, '_, '_> {
     }
 }
 
-/// Go takes no width or precision from an argument that is larger, and reads no digit after a number that is.
+/// Go accepts no larger width or precision from an argument, and reads no digit after a larger
+/// number.
 const LARGEST: usize = 1_000_000;
 
-/// The largest number that can so be read.
+/// Maximum number that can be read in this way.
 const LARGEST_READ: usize = LARGEST * 10 + 9;

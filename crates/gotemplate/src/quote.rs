@@ -1,6 +1,6 @@
-//! Go's quoted strings and characters, as `%q` prints them.
+//! Go's quoted strings and characters, for `%q`.
 
-/// A string in double quotes; with `ascii` everything else is escaped.
+/// A string in double quotes; with `ascii` all other characters are escaped.
 pub(crate) fn string(text: &str, ascii: bool) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -19,7 +19,7 @@ pub(crate) fn character(character: char, ascii: bool) -> String {
     quoted
 }
 
-/// Whether a text can stand in backquotes: one line, nothing that cannot be seen but tabs.
+/// Whether a text is valid in backquotes: one line, no invisible characters but tabs.
 pub(crate) fn fits_raw(text: &str) -> bool {
     text.chars().all(|character| match character {
         '\t' => true,
@@ -28,7 +28,8 @@ pub(crate) fn fits_raw(text: &str) -> bool {
     })
 }
 
-/// Whether Go calls it printable: letters, marks, numbers, punctuation, symbols, and of the blanks the ASCII one.
+/// Whether Go classifies it as printable: letters, marks, numbers, punctuation, symbols, and the
+/// ASCII blank.
 pub(crate) fn is_print(character: char) -> bool {
     match character {
         ' '..='~' => true,

@@ -1,4 +1,4 @@
-//! A compiled template and data to text, within the bounds of steps and output.
+//! Renders a compiled template with data, within the bounds of steps and output.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use crate::errors::RenderError;
 use crate::value::{Fields, Value, to_int};
 use crate::{MAX_STEPS, format, functions};
 
-/// Appends what `body` makes of `data` to `out`. On an error a part of it may be there.
+/// Renders `body` with `data` and appends to `out`. On an error a part of it may be there.
 pub(crate) fn render<'v>(
     body: &'v [Node],
     slots: usize,
@@ -22,10 +22,10 @@ pub(crate) fn render<'v>(
 
 struct Renderer<'v, 'o> {
     data: &'v dyn Fields,
-    /// By slot. The parser has seen to it that one is set before it is read.
+    /// By slot. The parser ensures that a slot is set before it is read.
     variables: Vec<Value<'v>>,
     out: Sink<'o>,
-    /// How many are left.
+    /// Remaining steps.
     steps: u32,
 }
 
@@ -123,7 +123,7 @@ impl<'v> Renderer<'v, '_> {
         if ran { Ok(Flow::Next) } else { self.list(&range.otherwise, dot) }
     }
 
-    /// One turn of a loop. A number has no index.
+    /// One iteration of a loop. A number has no index.
     fn turn(
         &mut self,
         range: &'v Range,
@@ -142,7 +142,7 @@ impl<'v> Renderer<'v, '_> {
         self.list(&range.body, &element)
     }
 
-    /// The value of a pipeline, which its variables get too.
+    /// The value of a pipeline, also assigned to its variables.
     fn pipe(&mut self, pipe: &'v Pipe, dot: &Value<'v>) -> Result<Value<'v>, RenderError> {
         let value = self.value(&pipe.value, dot)?;
         for slot in &pipe.set {
@@ -222,7 +222,7 @@ impl<'v> Renderer<'v, '_> {
         }
     }
 
-    /// Counts a copy of a value. Only a text that is not borrowed is more than a few words.
+    /// Counts a copy of a value. Only an owned text has more than a few words.
     fn charge_copy(&mut self, value: &Value<'_>) -> Result<(), RenderError> {
         if matches!(value, Value::Text(Cow::Owned(_))) { self.charge_text(value) } else { Ok(()) }
     }
@@ -239,7 +239,7 @@ impl<'v> Renderer<'v, '_> {
     }
 }
 
-/// Turns over numbers, of which each becomes a value of its own kind.
+/// Iterates over numbers; each becomes a value of its own kind.
 fn count<'v, N>(
     numbers: impl Iterator<Item = N>,
     value: impl Fn(N) -> Value<'v>,
@@ -253,5 +253,5 @@ fn count<'v, N>(
     Ok(())
 }
 
-/// How much text may be read or copied for one step.
+/// Bytes of text that may be read or copied for one step.
 const BYTES_PER_STEP: usize = 64;

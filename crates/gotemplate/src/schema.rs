@@ -1,18 +1,18 @@
-//! What the caller's data looks like, so that a misspelt field is found when the template is parsed.
+//! The structure of the caller's data, to detect a misspelt field when the template is parsed.
 
-/// The shape of a value that templates see.
+/// The shape of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Schema {
     /// A structure: its fields and methods by name. The data of a template is one.
     Fields(Vec<(String, Self)>),
-    /// A method that takes one string and gives a value of any shape.
+    /// A method that takes one string and returns a value of any shape.
     Method,
-    /// A list whose elements all have one shape.
+    /// A list of elements with one shape.
     List(Box<Self>),
-    /// A map from text, with the keys that may be named as fields. `index` may look up any key.
+    /// A map from text, with the keys that are valid as fields. `index` may look up any key.
     Map {
-        /// The keys that may be written as fields; `None`: any.
+        /// The valid keys; `None`: any.
         keys: Option<Vec<String>>,
         /// The shape of the values.
         values: Box<Self>,
@@ -39,12 +39,12 @@ impl Schema {
         Self::Map { keys: Some(keys.into_iter().map(Into::into).collect()), values: Box::new(values) }
     }
 
-    /// A map of whatever keys, with values of one shape.
+    /// A map of any keys, with values of one shape.
     pub fn open_map(values: Self) -> Self {
         Self::Map { keys: None, values: Box::new(values) }
     }
 
-    /// The shape of the elements that `range` walks over and `index` gives.
+    /// The shape of the elements of `range` and `index`.
     pub(crate) fn element(&self) -> &Self {
         let element = match self {
             Self::List(element) => element,
@@ -52,12 +52,13 @@ impl Schema {
             Self::Scalar => &Self::Scalar,
             Self::Fields(_) | Self::Method | Self::Any => &Self::Any,
         };
-        // A method is nothing by itself, only as a field.
+        // A method is no value, only a field.
         if *element == Self::Method { &Self::Any } else { element }
     }
 }
 
-/// The name of `known` that is most like `name`: at most two letters apart and fewer than half of them, case ignored.
+/// The name of `known` most similar to `name`: at most two edits and fewer than half of the
+/// letters, case ignored.
 pub(crate) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<String> {
     let name = fold(name)?;
     known
@@ -71,7 +72,7 @@ fn fold(name: &str) -> Option<Vec<char>> {
     (name.len() <= LONGEST_COMPARED).then(|| name.to_lowercase().chars().collect())
 }
 
-/// Edits between two words, where two neighbours that swapped places count as one edit.
+/// Number of edits between two words; swapping two neighbours counts as one.
 fn distance(left: &[char], right: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=right.len()).collect();
@@ -95,7 +96,7 @@ fn distance(left: &[char], right: &[char]) -> usize {
     above[right.len()]
 }
 
-/// Names above this many bytes are not compared: the cost grows with the square.
+/// Longer names are not compared, in bytes: the cost is quadratic.
 const LONGEST_COMPARED: usize = 64;
 
 #[cfg(test)]

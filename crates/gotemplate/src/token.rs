@@ -1,4 +1,4 @@
-//! What a template's text is made of.
+//! Tokens of a template's text.
 
 /// A token and where it starts.
 #[derive(Debug)]
@@ -6,11 +6,11 @@ pub(crate) struct Token<'t> {
     pub(crate) kind: Kind<'t>,
     /// The byte of the text where it starts.
     pub(crate) at: usize,
-    /// Blanks stand before it, inside its action.
+    /// Whether blanks precede it, inside its action.
     pub(crate) spaced: bool,
 }
 
-/// What a token is.
+/// Kind of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind<'t> {
     /// Text outside actions.
@@ -37,7 +37,7 @@ pub(crate) enum Kind<'t> {
     Field(&'t str),
     /// `$name`, with the dollar; `$` alone too.
     Variable(&'t str),
-    /// The name of a function or of nothing.
+    /// The name of a function, or an unknown name.
     Identifier(&'t str),
     /// A word of the language.
     Keyword(Keyword),
@@ -49,7 +49,7 @@ pub(crate) enum Kind<'t> {
     Int(i64),
     /// A string.
     String(String),
-    /// A character of ASCII that means nothing.
+    /// An ASCII character without meaning.
     Other(char),
     /// The end of the text.
     End,
@@ -104,7 +104,7 @@ impl Keyword {
     ];
 }
 
-/// Whether a name may have it.
+/// Whether the character is valid in a name.
 pub(crate) fn is_alphanumeric(character: char) -> bool {
     character == '_' || character.is_alphanumeric()
 }

@@ -1,36 +1,36 @@
-//! Values that templates work on, and how the caller lends its data.
+//! Values of templates, and traits for the caller's data.
 
 use std::borrow::Cow;
 
 use crate::errors::RenderError;
 
-/// A structure, lent by the caller: the data of a template, or a part of it.
+/// A structure borrowed from the caller: the data of a template, or a part of it.
 pub trait Fields {
-    /// The value of the field `name`; nothing where there is no such field.
+    /// The value of the field `name`; `None` if there is no such field.
     fn field(&self, name: &str) -> Option<Value<'_>>;
 
-    /// The fields of which Go prints the values where the structure is an element of a list that is printed, in their order.
+    /// The fields that Go prints for the structure as an element of a printed list, in order.
     fn printed(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// What the method `name` gives for `argument`; nothing where there is no such method.
+    /// The result of the method `name` for `argument`; `None` if there is no such method.
     fn call(&self, name: &str, argument: &str) -> Option<Value<'_>> {
         let _ = (name, argument);
         None
     }
 }
 
-/// A list, lent by the caller.
+/// A list borrowed from the caller.
 pub trait List {
-    /// How many elements it has.
+    /// The number of elements.
     fn count(&self) -> usize;
 
-    /// The element at `index`, from 0; nothing from [`count`](Self::count) on.
+    /// The element at `index`, from 0; `None` from [`count`](Self::count) on.
     fn get(&self, index: usize) -> Option<Value<'_>>;
 }
 
-/// A map from text, lent by the caller.
+/// A map from text borrowed from the caller.
 pub trait Map {
     /// The value of `key`, if it has one.
     fn get(&self, key: &str) -> Option<Value<'_>>;
@@ -38,15 +38,15 @@ pub trait Map {
     /// All keys, in any order.
     fn keys(&self) -> Vec<&str>;
 
-    /// What `index` gives for a key that is missing: in Go the zero of the values' type. Empty text for a map of
-    /// text, [`Value::Nil`] for a map of anything.
+    /// The value of `index` for a missing key: in Go the zero of the values' type. Empty text for a
+    /// map of text, [`Value::Nil`] for a map of any values.
     fn absent(&self) -> Value<'_>;
 }
 
 /// A value, mostly borrowed from the caller's data or from the template.
 #[derive(Clone)]
 pub enum Value<'v> {
-    /// Nothing: Go's `nil`, or a key that is missing. Printed as `<no value>`, inside `print` as `<nil>`.
+    /// Go's `nil`, or a missing key. Printed as `<no value>`, inside `print` as `<nil>`.
     Nil,
     /// A boolean.
     Bool(bool),
@@ -56,7 +56,7 @@ pub enum Value<'v> {
     Uint8(u8),
     /// Go's `uint16`: types, classes and message ids of DNS.
     Uint16(u16),
-    /// Go's `uint64`: what `parseInt` gives.
+    /// Go's `uint64`: the result of `parseInt`.
     Uint64(u64),
     /// Go's `string`.
     Text(Cow<'v, str>),
@@ -75,7 +75,7 @@ impl<'v> Value<'v> {
         Self::List(ListView { items, start: 0, end: count, capacity: count })
     }
 
-    /// What kind of value it is, in Go's word where it has one.
+    /// The kind of value, in Go's word if it has one.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Nil => "nil",
@@ -91,7 +91,7 @@ impl<'v> Value<'v> {
         }
     }
 
-    /// Whether `if` takes it: neither zero, false, nil nor empty.
+    /// Whether it is true for `if`: neither zero, false, nil nor empty.
     pub(crate) fn is_true(&self) -> bool {
         match self {
             Self::Nil => false,
@@ -117,8 +117,8 @@ impl<'v> Value<'v> {
         }
     }
 
-    /// Follows field names: of structures, or as keys of maps. What is missing has nothing in all its fields, but a
-    /// key whose value is nothing has no fields, as in Go.
+    /// Follows field names: of structures, or as keys of maps. A missing value has empty fields,
+    /// but a key with a nil value has no fields, as in Go.
     pub(crate) fn follow(self, path: &[Box<str>]) -> Result<Self, RenderError> {
         let mut value = self;
         let mut missing = matches!(value, Self::Nil);
@@ -135,7 +135,7 @@ impl<'v> Value<'v> {
         Ok(value)
     }
 
-    /// What the method `name` gives for `argument`.
+    /// The result of the method `name` for `argument`.
     pub(crate) fn call(&self, name: &str, argument: &Self) -> Result<Self, RenderError> {
         let Self::Text(text) = argument else {
             let function = name.to_owned();
@@ -165,13 +165,13 @@ impl From<String> for Value<'_> {
     }
 }
 
-/// A list or a part of one, as Go's slice: it may be cut again up to its capacity.
+/// A list or a part of one, as Go's slice: it may be sliced again up to its capacity.
 #[derive(Clone, Copy)]
 pub struct ListView<'v> {
     items: &'v dyn List,
     start: usize,
     end: usize,
-    /// Counted from `start`'s list's beginning, not from `start`.
+    /// Counted from the beginning of the list, not from `start`.
     capacity: usize,
 }
 
@@ -188,13 +188,14 @@ impl<'v> ListView<'v> {
         (0..self.count()).map(move |index| self.get(index).unwrap_or(Value::Nil))
     }
 
-    /// How many elements a slice of it may have.
+    /// Maximum number of elements of a slice of it.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity - self.start
     }
 
-    /// The elements from `start` to before `end`, which may be cut again up to `capacity`; the caller has checked
-    /// that the three do not fall and that `capacity` is not above [`capacity`](Self::capacity).
+    /// The elements from `start` to before `end`, which may be sliced again up to `capacity`; the
+    /// caller has checked that the three are in ascending order and that `capacity` is not above
+    /// [`capacity`](Self::capacity).
     pub(crate) fn cut(&self, start: usize, end: usize, capacity: usize) -> Self {
         Self {
             items: self.items,

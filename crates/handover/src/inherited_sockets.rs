@@ -115,7 +115,7 @@ impl FromIterator<(String, OwnedFd)> for InheritedSockets {
     }
 }
 
-/// Type and address of a socket that clients can send to, as ours are; an error for any other descriptor.
+/// Type and address of a listening or unconnected socket; an error for any other descriptor.
 fn listening_socket(descriptor: &OwnedFd) -> io::Result<(SocketType, SocketAddr)> {
     let kind = socket_type(descriptor.as_fd())?;
     let protocol = socket_protocol(descriptor.as_fd())?;

@@ -89,7 +89,7 @@ pub(super) struct Wanted {
     pub(super) free_port: u16,
     pub(super) count: usize,
     pub(super) workers: usize,
-    /// Whether another endpoint of ours overlaps it.
+    /// Whether another endpoint of this server overlaps it.
     pub(super) beside: bool,
 }
 
@@ -271,9 +271,9 @@ fn mend(error: &node::NodeError) -> String {
 /// take 32 MiB at most.
 const TCP_SEND_BYTES: usize = 16 * 1024;
 /// Receive buffer, before the kernel doubles it. Pipelined queries were as fast as with 128 KiB:
-/// 1.03 of that rate over 4 connections, 0.91 and 0.99 over one, medians of 12 rounds whose noise
-/// is as large.
+/// 1.03 of that rate over 4 connections, 0.91 and 0.99 over one (medians of 12 rounds with as much
+/// noise).
 const TCP_RECEIVE_BYTES: usize = 16 * 1024;
-/// Connections that may wait to be accepted: the default of `net.core.somaxconn`. A client whose
-/// SYN finds no room retries after a second.
+/// Connections that may wait to be accepted: the default of `net.core.somaxconn`. When the queue is
+/// full the client's SYN is dropped and retried after a second.
 const TCP_BACKLOG: u32 = 4096;

@@ -110,12 +110,12 @@ impl ConnectionState {
         self.key == OWN
     }
 
-    /// Sets what it waits for, and since when.
+    /// Sets the state, and since when it holds.
     pub(crate) fn set_state(&self, state: Activity, since: u64) {
         self.state.store(since << 2 | state as u64, Relaxed);
     }
 
-    /// What it waits for, and since when.
+    /// The state, and since when it holds.
     pub(crate) fn state(&self) -> (Activity, u64) {
         let state = self.state.load(Relaxed);
         (Activity::ALL[(state & 3) as usize], state >> 2)
@@ -301,7 +301,7 @@ impl ConnectionState {
 #[derive(Default)]
 pub(crate) struct Budget {
     held: AtomicUsize,
-    /// Those of connections that end.
+    /// The bytes of connections that end.
     leaving: AtomicUsize,
 }
 

@@ -64,9 +64,9 @@ struct Registered {
 /// The connections of one address.
 #[derive(Default)]
 struct Group {
-    /// Since when each connection waits, and its key. A connection that was served meanwhile waits
-    /// since later: its entry is corrected when it is looked at. So a change of state takes no
-    /// lock.
+    /// The connections' keys, with the time since when each waits. The entry of a connection that
+    /// was served since is outdated, and is corrected when it is read: so a change of state takes
+    /// no lock.
     waiting: BTreeSet<(u64, u64)>,
     shared: Arc<OfAddress>,
 }
@@ -249,8 +249,8 @@ impl Connections {
         self.budget.held()
     }
 
-    /// Closes idle connections, whose clients see the end before they send the next query. Returns
-    /// the number of all connections.
+    /// Closes idle connections, so that clients see the end before they send the next query.
+    /// Returns the number of all connections.
     pub fn end_idle(&self) -> usize {
         let all: Vec<_> = self.open().all.values().map(|entry| entry.shared.clone()).collect();
         all.iter().filter(|shared| shared.state().0 == Activity::Idle).for_each(|shared| shared.end());
@@ -399,7 +399,7 @@ mod tests {
         for shared in &all[..MAX_CONNECTIONS - 1] {
             shared.set_state(Activity::Idle, 20_000 - shared.key);
         }
-        // The last was not served; of the others, who came last was served first.
+        // The last was not served; the others were served in reverse order.
         for expected in (1..4).map(|n| MAX_CONNECTIONS - n) {
             let new = connections.enter(from(1), 30_000).unwrap();
             assert!(all[expected].is_cut(), "{expected}");

@@ -41,10 +41,10 @@ pub(crate) struct Egress {
     pub(crate) now: Instant,
     /// Buffer for a reply to a TCP client.
     scratch: Vec<u8>,
-    /// The upstream whose answer or failure is being delivered.
+    /// The upstream of the answer or failure that is being delivered.
     upstream: Option<SocketAddr>,
-    /// Clients' queries whose subqueries are all answered: when they were received, and since when
-    /// they are ready.
+    /// Clients' queries with all subqueries answered: when they were received, and since when they
+    /// are ready.
     ready: FairQueue<(Suspended<Client>, Instant, Instant)>,
     /// Waiters that joined a flight that has ended and are not answered yet.
     deferred: DeferredDeliveries,
@@ -216,7 +216,7 @@ impl Egress {
         true
     }
 
-    /// Counts and logs a query whose reply was sent.
+    /// Counts and logs a query after its reply was sent.
     #[inline]
     fn observe(&mut self, zone: &ServedZone, outcome: &Outcome, seen: &Observed, query: &Query<'_>) {
         let (counters, is_ipv6) = (zone.counters(self.index), seen.client.is_ipv6());
@@ -230,7 +230,7 @@ impl Egress {
         });
     }
 
-    /// Answers a waiter whose query failed: with a stale answer if there is one, else with the
+    /// Answers a waiter of a failed query: with a stale answer if there is one, else with the
     /// failure.
     fn fail(&mut self, waiter: Waiter, same: &Query<'_>, failure: Failure, now: Instant) {
         self.answer_waiter(waiter, same, &mut FlightOutcome::new(Err(&failure), true), now);
@@ -280,8 +280,8 @@ impl Egress {
     }
 
     /// Caches the SERVFAIL for an upstream that did not answer, with its Extended DNS Error, for
-    /// the time of `servfail`: until then the query is not forwarded again. Not if a limit of ours
-    /// was reached, which says nothing about the next query.
+    /// the time of `servfail`: until then the query is not forwarded again. A local limit that was
+    /// reached is not cached: it says nothing about the next query.
     fn remember_failure(
         &mut self,
         waiter: &Waiter,

@@ -34,9 +34,9 @@ pub struct Endpoints {
     listeners: BTreeMap<Endpoint, JoinHandle<()>>,
     /// Whether the listeners accept their last connections.
     ends: watch::Sender<bool>,
-    /// Endpoints whose address we added to the machine, in this or an earlier process.
+    /// Endpoints with an address added to the machine by this or an earlier process.
     added: BTreeMap<Endpoint, AddedAddress>,
-    /// Which addresses we may add.
+    /// Addresses that this process may add.
     ours: AddressPolicy,
     /// Sockets of an earlier process; those that no endpoint of the first configuration uses are
     /// closed then.
@@ -204,7 +204,8 @@ impl Endpoints {
         }
     }
 
-    /// Serves another configuration, whose endpoints are bound, and returns the previous one.
+    /// Serves another configuration, with its endpoints already bound, and returns the previous
+    /// one.
     pub fn swap(
         &mut self,
         configuration: Arc<Configuration>,

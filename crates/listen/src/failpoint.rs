@@ -77,9 +77,9 @@ static TURNS: LazyLock<Mutex<HashMap<String, u64>>> = LazyLock::new(Mutex::defau
 /// Names seen by [`within`].
 static SEEN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 
-/// Probe names of servers in this process whose workers block while the name is in the list.
+/// Probe names of servers in this process; their workers block while the name is in the list.
 pub(crate) static HALTED: Mutex<Vec<Name>> = Mutex::new(Vec::new());
-/// Probe names of servers whose workers panic in every turn.
+/// Probe names of servers; their workers panic in every turn.
 pub(crate) static SICK: Mutex<Vec<Name>> = Mutex::new(Vec::new());
 /// A client, and how much earlier than now its transfers begin.
 pub(crate) static EARLIER: Mutex<Option<(IpAddr, Duration)>> = Mutex::new(None);

@@ -1,6 +1,6 @@
-//! A fair queue of clients' queries whose subqueries are all answered. One reply of an upstream may
-//! make thousands ready, each to be resumed through its block's middleware: a worker resumes some
-//! at a time, round robin over clients.
+//! A fair queue of clients' queries with all subqueries answered. One reply of an upstream may make
+//! thousands ready, each to be resumed through its block's middleware: a worker resumes some at a
+//! time, round robin over clients.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -66,7 +66,7 @@ const MOST_OF_ALL: usize = 5_120;
 mod tests {
     use super::*;
 
-    /// What stands for a query.
+    /// A queue with texts as queries.
     type Words = FairQueue<&'static str>;
 
     #[test]

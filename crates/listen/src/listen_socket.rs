@@ -20,14 +20,14 @@ pub(crate) struct OpenSocket {
     pub(crate) replies: SendBatch,
     /// Counts the batches received.
     pub(crate) taken: Arc<ReceiveCounter>,
-    /// Set when it is to be closed: it is read until it is empty, a batch in each turn.
+    /// Set while the socket is closing: it is read until it is empty, one batch in each turn.
     pub(crate) last: Option<Last>,
     kernel_drops: u32,
     new_drops: u64,
 }
 
-/// The batches that may still be read from a socket that is to be closed, and the configuration
-/// that serves them.
+/// The number of batches that may still be read from a closing socket, and the configuration that
+/// serves them.
 pub(crate) struct Last {
     batches: u32,
     configuration: Arc<Configuration>,

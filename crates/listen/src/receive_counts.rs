@@ -1,5 +1,5 @@
-//! Counts receives on each listen socket: proof that the socket is read, for the watchdog, whose
-//! probes find no room in a full one.
+//! Counts receives on each listen socket: proof that the socket is read, for the watchdog: its
+//! probes are dropped when the socket is full.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_reply_finds_room_at_the_cost_of_the_address_that_holds_most() {
         let connections = Arc::<Connections>::default();
-        // Eight that do not read, with answers that come as misses do, and one who reads in time.
+        // Eight clients that do not read, with deferred replies, and one that reads in time.
         let slow: Vec<_> = (0..8).map(|_| enter(&connections, 1)).collect();
         let honest = enter(&connections, 2);
         for _ in 0..64 {
@@ -113,7 +113,7 @@ mod tests {
         assert!(other.is_cut() && !mine.is_cut(), "what leaves is no reason to turn others away");
         mine.cut();
         assert_eq!((mine.held(), connections.octets()), (300, BUDGET_BYTES - 700));
-        // Whoever comes too late changes nothing.
+        // A reply after the cut changes nothing.
         way.send(&[0; 5]);
         assert!(!mine.hold(0, BUDGET_BYTES));
         for shared in [mine, other] {

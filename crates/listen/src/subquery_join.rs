@@ -37,8 +37,7 @@ struct State<C> {
 }
 
 impl<C> SubqueryHandle<C> {
-    /// One handle for each of `asked`, which all belong to `inner`, whose client has this number
-    /// and `Proto`.
+    /// One handle for each of `asked`, all of `inner`. The client has this number and `Proto`.
     pub(crate) fn all(
         inner: Suspended<C>,
         number: u128,

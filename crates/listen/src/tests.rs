@@ -1,4 +1,4 @@
-//! Bugs of ours: what a panic costs, and whom.
+//! Regression tests: how far a panic reaches.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -60,7 +60,7 @@ fn a_packet_that_panics_in_the_gate_costs_no_other_of_its_batch() {
     assert_eq!([one, two].map(rcode), [Some(NOERROR); 2]);
     let (panics, restarts) = scene.counted();
     assert_eq!(panics - restarts, 2, "to serve it, and to tell of it");
-    // What comes to it next is no reply to that.
+    // The next query gets its own reply.
     bad.send(&packet("panic-packet.example")).unwrap();
     assert_eq!((rcode(bad), scene.counted()), (Some(SERVFAIL), (panics + 1, restarts)));
     bad.set_nonblocking(true).unwrap();
@@ -81,7 +81,7 @@ fn a_log_line_that_panics_costs_neither_its_reply_nor_other_lines() {
         assert_eq!((panics - before.0) - (restarts - before.1), 1, "{place}");
         assert!(!scene.logged(&names[1]), "{place}");
     }
-    // One that an upstream answers, and others that wait for the same.
+    // A query with an upstream's answer, and others that join its flight.
     let before = scene.counted();
     let clients: Vec<UdpSocket> = scene.at_once(&["panic-log.example"; 3]);
     assert!(clients.iter().all(|client| rcode(client) == Some(NOERROR)));
@@ -90,7 +90,8 @@ fn a_log_line_that_panics_costs_neither_its_reply_nor_other_lines() {
 
 #[test]
 fn a_forwarder_that_panics_is_not_used_again_and_whoever_waits_in_it_is_told() {
-    // As a query is sent, as a truncated reply has it sent over TCP, and as time has it sent again.
+    // When a query is sent, when a truncated reply is repeated over TCP, and when a timer repeats
+    // the query.
     for place in ["send", "exchange", "again"] {
         let scene = Scene::start(1, "max_concurrent 4");
         let mut stream = TcpStream::connect(scene.at).unwrap();
@@ -102,7 +103,7 @@ fn a_forwarder_that_panics_is_not_used_again_and_whoever_waits_in_it_is_told() {
             client.send(&packet(&format!("silent-{place}.example"))).unwrap();
         }
         scene.wait("two queries in flight", || scene.in_flight() == 2);
-        // One of them waits for what the other asked.
+        // One of them joins the flight of the other.
         assert_eq!(scene.ask(&format!("good-{place}.example")), Some(NOERROR));
         let culprit = scene.client();
         culprit.send(&packet(&format!("panic-{place}.example"))).unwrap();
@@ -112,7 +113,7 @@ fn a_forwarder_that_panics_is_not_used_again_and_whoever_waits_in_it_is_told() {
         stream.read_exact(&mut reply).unwrap();
         assert_eq!(reply[5] & 15, SERVFAIL, "{place}");
         assert_eq!((scene.counted(), scene.in_flight()), ((1, 0), 0), "{place}");
-        // All places are free again, and there are no more than before.
+        // All places are free again, with the same limit.
         let clients: Vec<UdpSocket> = (0..4).map(|_| scene.client()).collect();
         for (n, client) in clients.iter().enumerate() {
             client.send(&packet(&format!("silent-{n}-{place}.example"))).unwrap();
@@ -131,14 +132,14 @@ fn a_query_that_waits_for_two_others_is_told_where_the_forwarder_that_asks_them_
     client.send(&packet("both.two")).unwrap();
     scene.wait("both at the upstream", || scene.asked("silent-one") && scene.asked("silent-two"));
     assert_eq!(scene.ask("panic-send.example"), Some(SERVFAIL));
-    // Two aliases that lead nowhere.
+    // Two aliases without targets.
     assert_eq!((rcode(&client), scene.counted()), (Some(NOERROR), (1, 0)));
 }
 
 #[test]
 fn an_upstreams_reply_that_panics_costs_its_own_query_alone() {
     let scene = Scene::start(1, "max_concurrent 2");
-    // Others are in flight meanwhile, and stay there.
+    // Another query in flight is not affected.
     let silent = scene.client();
     silent.send(&packet("silent.example")).unwrap();
     scene.wait("a query in flight", || scene.in_flight() == 1);
@@ -147,7 +148,7 @@ fn an_upstreams_reply_that_panics_costs_its_own_query_alone() {
         assert_eq!(scene.ask("good.example"), Some(NOERROR));
         assert_eq!((scene.counted(), scene.in_flight()), ((n, 0), 1));
     }
-    // Where even that cannot be told, the client hears nothing.
+    // A panic in the error report too leaves the client without a reply.
     let lost = scene.client();
     lost.send(&packet("panic-tell.example")).unwrap();
     scene.wait("the panic", || scene.counted() == (6, 0));
@@ -188,7 +189,7 @@ fn queries_beyond_what_may_wait_for_a_worker_are_told_so_and_the_others_are_aske
             stream
         })
         .collect();
-    // What a connection gets back at once leaves it room for nothing more: 64 were sent.
+    // The room of each connection is used up by its immediate replies: 64 queries were sent.
     scene.wait("the end of the room", || scene.running.shed.get() == 65 * 64 - u64::from(ASKS));
     let mut octets = vec![Vec::new(); streams.len()];
     let replies = |octets: &[Vec<u8>]| -> Vec<u8> {
@@ -214,7 +215,7 @@ fn queries_beyond_what_may_wait_for_a_worker_are_told_so_and_the_others_are_aske
         replies(&octets).len() >= 65 * 64 - ASKS as usize
     });
     assert_eq!(replies(&octets), vec![SERVFAIL; 65 * 64 - ASKS as usize]);
-    // Queries of other clients find room, and our own tasks always do.
+    // Queries of other clients are accepted, and the server's own tasks always are.
     let other = RUNTIME.block_on(async {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
@@ -246,12 +247,12 @@ fn what_waits_at_an_address_that_a_reload_closes_is_answered_a_batch_in_each_tur
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     let probe = scene.running.shared.probe;
     HALTED.lock().unwrap().push(probe);
-    // A client's socket holds so many replies.
+    // A client's socket has room for this many replies.
     let batches = 3;
     for n in 0..batches * BATCH {
         client.send(&packet(&format!("n{n}.hit"))).unwrap();
     }
-    // It halts as a turn begins, that of the first of them or one before: it has read none.
+    // It halts at the start of a turn, before it has read the first of them.
     scene.wait("the worker's halt", || is_halted(&probe));
     let before = turns(&probe) - 1;
     let mut server = scene.server.take().unwrap();
@@ -269,12 +270,13 @@ fn what_waits_at_an_address_that_a_reload_closes_is_answered_a_batch_in_each_tur
         reload.join().unwrap();
     });
     assert!(turns(&probe) - before >= batches as u64, "no turn takes more than one batch of it");
-    // Closed, once the reload is complete: the address is free.
+    // The socket is closed once the reload is complete: the address is free.
     drop(UdpSocket::bind(closing).unwrap());
     assert_eq!(scene.ask("good.example"), Some(NOERROR));
 }
 
-/// A server in this process, with a mock upstream that does not answer names that begin with `silent`.
+/// A server in this process, with a mock upstream that does not answer names beginning with
+/// `silent`.
 struct Scene {
     server: Option<Server>,
     running: Arc<Running>,
@@ -302,7 +304,7 @@ impl Scene {
         thread::spawn(move || answer(&upstream, &heard));
         let (fatal, fatal_messages) = mpsc::unbounded_channel();
         let log = CapturedLog::default();
-        // The port is free, or somebody took it meanwhile.
+        // Another program may have taken the port since.
         let (at, first, server) = (0..10)
             .find_map(|_| {
                 let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -333,14 +335,14 @@ impl Scene {
         socket
     }
 
-    /// The rcode that one UDP client gets; `None` where it gets no reply.
+    /// The rcode of the reply to one UDP client; `None` without a reply.
     fn ask(&self, name: &str) -> Option<u8> {
         let client = self.client();
         client.send(&packet(name)).unwrap();
         rcode(&client)
     }
 
-    /// Clients whose queries come to the one worker in one batch: it rests while they gather.
+    /// Sends the clients' queries in one batch, while the only worker rests after a restart.
     fn at_once(&self, names: &[&str]) -> Vec<UdpSocket> {
         let restarts = self.counted().1;
         SICK.lock().unwrap().push(self.running.shared.probe);
@@ -358,18 +360,18 @@ impl Scene {
         self.log.text().contains(text)
     }
 
-    /// Panics, and restarts.
+    /// The numbers of panics and restarts.
     fn counted(&self) -> (u64, u64) {
         (self.running.panics.get(), self.running.worker_restarts.get())
     }
 
-    /// Places taken among `max_concurrent`.
+    /// Number of places in use of `max_concurrent`.
     fn in_flight(&self) -> u32 {
         let configuration = self.running.configuration.load();
         configuration.blocks[0].pipeline.forwarding().unwrap().chain.stanzas()[0].concurrent()
     }
 
-    /// Whether the upstream was asked for a name with this first label.
+    /// Whether the upstream received a query for a name with this first label.
     fn asked(&self, label: &str) -> bool {
         self.asked.lock().unwrap().iter().any(|asked| asked == label.as_bytes())
     }
@@ -383,7 +385,7 @@ impl Scene {
     }
 }
 
-/// What listens and its workers, without pages, files and signals.
+/// The listeners and workers of a server, without pages, files and signals.
 struct Server {
     running: Arc<Running>,
     endpoints: Endpoints,
@@ -438,7 +440,7 @@ impl Server {
     }
 }
 
-/// The mock upstream: an address for every name, but those that begin with `silent`.
+/// The mock upstream: an address for every name, except those beginning with `silent`.
 fn answer(socket: &UdpSocket, asked: &Mutex<Vec<Vec<u8>>>) {
     let mut query = [0; 4096];
     while let Ok((length, from)) = socket.recv_from(&mut query) {
@@ -450,7 +452,7 @@ fn answer(socket: &UdpSocket, asked: &Mutex<Vec<Vec<u8>>>) {
         if silent {
             continue;
         }
-        // The name's end, then type and class.
+        // The end of the name, then type and class.
         let question = 12 + query[12..].iter().position(|&octet| octet == 0).unwrap() + 5;
         let mut reply = query[..question].to_vec();
         reply[2..12].copy_from_slice(&[flags, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
@@ -474,7 +476,7 @@ fn packet(name: &str) -> Vec<u8> {
     packet
 }
 
-/// Servers of this process are not all stopped: what serves them must outlive every test.
+/// The runtime outlives every test, since not all servers of this process are stopped.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 });

@@ -143,7 +143,7 @@ impl Worker {
     fn run(&mut self) {
         let mut events = Events::new(256);
         let mut timeout = Some(Duration::ZERO);
-        // After a panic there may be tasks whose wake-up was consumed already.
+        // After a panic there may be tasks with an already consumed wake-up.
         self.read_tasks(clock::now());
         loop {
             let count = match self.epoll.wait(&mut events, timeout) {
@@ -209,8 +209,7 @@ impl Worker {
         }
     }
 
-    /// Resumes some clients' queries whose subqueries are answered, and answers some deferred
-    /// waiters.
+    /// Resumes some clients' queries with answered subqueries, and answers some deferred waiters.
     fn resume_ready(&mut self) {
         // A panic costs the query concerned.
         self.running.guarded(|| self.egress.resume_ready(&mut self.forwarder, &mut self.misses));
@@ -424,8 +423,8 @@ impl Worker {
         }
     }
 
-    /// Serves one batch from a socket that is to be closed; closes it and returns false if it is
-    /// empty or has reached its limit.
+    /// Serves one batch from a closing socket; closes it and returns false if it is empty or has
+    /// reached its limit.
     fn serve_last(
         &mut self,
         configuration: Option<Arc<Configuration>>,

@@ -20,8 +20,8 @@ use configuration::Configuration;
 pub enum InFlight {
     /// All are answered, as if the server did not stop.
     Answered,
-    /// They are answered for a short time, as the next process waits for the sockets. Clients whose
-    /// upstreams are slower retry, and the next process answers them.
+    /// They are answered for a short time, as the next process waits for the sockets. Clients of
+    /// slower upstreams retry, and the next process answers them.
     Hurried,
 }
 
@@ -84,10 +84,10 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Empty.
+    /// Creates an empty inbox.
     ///
     /// # Errors
-    /// What the kernel says to one more file descriptor.
+    /// If the kernel refuses another file descriptor.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { tasks: WakeQueue::new()?, asks: Arc::new(ClientQuota::new(ASKS)), results: Arc::default() })
     }

@@ -73,7 +73,7 @@ impl ErrorLog {
         self.logger.log(level, Some(PLUGIN), &String::from_utf8_lossy(&line));
     }
 
-    /// Prints the counts whose period is over. Called about once a second.
+    /// Prints the counts of ended periods. Called about once a second.
     pub fn flush(&self, now: Instant) {
         for pattern in &self.patterns {
             let mut pending = pattern.pending();

@@ -13,7 +13,7 @@ pub trait Labels: Debug + Send + Sync {
     fn label(&self, label: &str, name: &Name, client: Option<IpAddr>) -> Option<String>;
 }
 
-/// The labels of several plugins, whose names do not overlap.
+/// The labels of several plugins, with distinct names.
 impl Labels for Vec<Arc<dyn Labels>> {
     fn label(&self, label: &str, name: &Name, client: Option<IpAddr>) -> Option<String> {
         self.iter().find_map(|labels| labels.label(label, name, client))

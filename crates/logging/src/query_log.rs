@@ -168,8 +168,8 @@ impl LogRules {
         Self { rules: rules.into_iter().map(compile).collect() }
     }
 
-    /// The format for this name and outcome. The first rule whose zone contains the name decides, even if it does not log this
-    /// outcome.
+    /// The format for this name and outcome. The first rule with a zone that contains the name
+    /// decides, even if it does not log this outcome.
     #[inline]
     pub fn find(&self, name: &Name, outcome: LogClass) -> Option<&LogFormat> {
         let rule = self.rules.iter().find(|rule| name.is_within(&rule.zone))?;

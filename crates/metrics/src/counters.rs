@@ -76,7 +76,7 @@ pub const RCODES: usize = 24;
 pub struct ZoneCounters {
     /// Queries answered by hosts.
     pub hosts_hits: Counter,
-    /// Queries whose name is not in hosts.
+    /// Queries for names that are not in hosts.
     pub hosts_misses: Counter,
     /// Lookups in the cache.
     pub cache_requests: Counter,
@@ -133,7 +133,7 @@ pub struct NativeSums {
 pub struct Counted {
     /// The client's transport.
     pub proto: Proto,
-    /// Whether the client came over IPv6.
+    /// Whether the client used IPv6.
     pub ipv6: bool,
     /// The query type.
     pub rtype: RType,

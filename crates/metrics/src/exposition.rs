@@ -176,7 +176,7 @@ impl Sample {
         match kind {
             Kind::Counter | Kind::Gauge => double(&mut value, 1, self.value),
             Kind::Histogram => {
-                // Prometheus refuses a native histogram whose counts do not add up.
+                // Prometheus refuses a native histogram with counts that do not add up.
                 let native = self.native.as_ref();
                 let total = native.map_or_else(|| self.counts.iter().sum(), NativeCounts::total);
                 number(&mut value, 1, total);

@@ -147,7 +147,7 @@ impl Families {
 }
 
 impl Kind {
-    /// As the text formats name it.
+    /// Its name in the text formats.
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Counter => "counter",

@@ -1,7 +1,8 @@
-//! Names and help texts of metrics: CoreDNS's as in CoreDNS, ours under `localdns_`. Metrics of a plugin are named in that plugin's
-//! folder, except those of `cache`, `health` and `hosts`, whose counters are in crates below the plugins.
+//! Names and help texts of metrics: CoreDNS's unchanged, those of localdns alone under `localdns_`.
+//! Metrics of a plugin are named in that plugin's folder, except those of `cache`, `health` and
+//! `hosts`, which have their counters in crates below the plugins.
 //!
-//! Each constant's documentation lists the labels, whose order does not matter.
+//! Each constant's documentation lists the labels; their order does not matter.
 
 use super::families::Metric;
 

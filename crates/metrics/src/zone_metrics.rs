@@ -1,4 +1,5 @@
-//! Metrics of the zones' counters: CoreDNS's of `prometheus` and `cache`, and ours of `hosts`.
+//! Metrics of the zones' counters: CoreDNS's of `prometheus` and `cache`, and localdns's of
+//! `hosts`.
 
 use crate::histogram::NativeCounts;
 
@@ -145,7 +146,7 @@ impl<'z> Zone<'z> {
         self.set.iter().map(|counters| counter(counters).get()).sum()
     }
 
-    /// Adds a histogram whose sum is in units of 1/`per`.
+    /// Adds a histogram with its sum in units of 1/`per`.
     fn histogram<const N: usize>(
         &self,
         into: &mut Families,

@@ -3,11 +3,11 @@
 //! ```text
 //! evaluate(query, answers) -> answer | drop | queries for upstreams
 //! ```
-//! Nothing is resumed midway. If upstreams must be asked, all queries that are known to be needed
-//! are sent at once and the client's query is suspended. When the last one is answered, the query
-//! is evaluated again from the start, with the answers as [`SubqueryAnswer`]s. A subquery (the
-//! target of a template's CNAME, or one that middleware issues) takes the whole way of a query, but
-//! is not counted or logged; only `errors` reports its failures.
+//! An evaluation is never resumed midway. If upstreams must be queried, all subqueries known to be
+//! needed are sent at once and the client's query is suspended. When the last one is answered, the
+//! query is evaluated again from the start, with the answers as [`SubqueryAnswer`]s. A subquery
+//! (the target of a template's CNAME, or one that middleware issues) passes all the steps of a
+//! query, but is not counted or logged; only `errors` reports its failures.
 
 mod subquery;
 mod subquery_answer;
@@ -74,7 +74,7 @@ pub struct Evaluation<'h, 'a> {
     missing: Vec<UpstreamQuery<'h>>,
 }
 
-/// Upstreams must be asked first: see [`Evaluation::wait`].
+/// Upstreams must be queried first: see [`Evaluation::wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeedsUpstream;
 
@@ -111,7 +111,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     /// The answer for the client.
     ///
     /// # Errors
-    /// Upstreams must be asked first.
+    /// Upstreams must be queried first.
     pub fn run(&mut self, zone: &'h Arc<ServedZone>) -> Result<Evaluated, NeedsUpstream> {
         let mut inbound = Inbound::new(zone, self.query, 0, self.spent.counted_steps);
         let stop = inbound.run(self.context);
@@ -363,7 +363,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         }
     }
 
-    /// Result of a subquery; `None` if upstreams must be asked first. `from` is the middleware
+    /// Result of a subquery; `None` if upstreams must be queried first. `from` is the middleware
     /// below which it starts; without it the subquery is routed, and is a target.
     fn subquery(
         &mut self,
@@ -475,8 +475,8 @@ const SHORTEST_RECORD: usize = 11;
 /// names that fit uncompressed, with sixteen patterns each. Compressed, up to twenty times as many
 /// names fit.
 const MAX_COMPARED: usize = 16;
-/// Subqueries and CNAMEs of one client's query for which upstreams are asked; also the limit of
-/// stale answers that it refreshes.
+/// Maximum number of subqueries and CNAMEs sent to upstreams for one client's query; also the limit
+/// of stale answers that it refreshes.
 const MAX_ASKED: usize = 8;
 /// Subqueries and CNAMEs that are evaluated for one client's query; limits the cost of answers from
 /// memory.

@@ -4,8 +4,8 @@
 //! middleware, such as rewrite -> sources, such as hosts -> cache -> forward -> tail, such as whoami
 //! ```
 //! The order is that of the table in the crate `plugins`, which is plugin.cfg's, except that all
-//! other sources come before the cache, which wraps `forward` alone: a cached answer never hides a
-//! newer entry of another source. What a block has is decided when it is built.
+//! other sources precede the cache, which wraps `forward` alone: a cached answer never hides a
+//! newer entry of another source. Which plugins a block has is decided when it is built.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub struct Pipeline {
 pub struct NamedSource {
     /// The directive.
     pub name: &'static str,
-    /// What answers.
+    /// The source.
     pub source: Box<dyn Source>,
 }
 
@@ -51,7 +51,7 @@ pub struct Forwarding {
     pub chain: Arc<Stanzas>,
     /// Answers from the cache.
     pub cache_source: Option<NamedSource>,
-    /// Decides whether upstreams are asked.
+    /// Decides whether the query is forwarded.
     pub forward_source: NamedSource,
 }
 
@@ -107,7 +107,7 @@ impl Pipeline {
         Lookup::Pass
     }
 
-    /// Answers a request about a zone by the first source that takes it; never asks an upstream.
+    /// Answers a request about a zone by the first source that takes it; never forwards it.
     pub fn of_zone(
         &self,
         request: &ZoneRequest<'_>,

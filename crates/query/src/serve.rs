@@ -52,16 +52,16 @@ pub enum Served<'h> {
     Silence,
     /// The reply is in the buffer.
     Reply,
-    /// An upstream must be asked: for this client, or, if the buffer has its reply, to refresh the
-    /// cache.
+    /// An upstream must be queried: for this client, or, if the buffer has its reply, to refresh
+    /// the cache.
     Ask {
         /// Whether the buffer has the reply.
         replied: bool,
         /// The query for upstreams.
         asked: UpstreamQuery<'h>,
     },
-    /// Upstreams must be asked for an evaluation: for this client, or, if the buffer has its reply,
-    /// to refresh the cache.
+    /// Upstreams must be queried for an evaluation: for this client, or, if the buffer has its
+    /// reply, to refresh the cache.
     Follow {
         /// Whether the buffer has the reply.
         replied: bool,
@@ -414,12 +414,12 @@ fn entry<'s>(zone: &ServedZone, query: &'s Query<'_>, outcome: &Outcome, seen: &
     }
 }
 
-/// What hooks learn of a query besides its outcome.
+/// Data of a query for hooks, besides its outcome.
 #[derive(Debug, Clone, Copy)]
 pub struct Observed {
     /// The client.
     pub client: SocketAddr,
-    /// The address that the client asked, if known.
+    /// The address that the client sent the query to, if known.
     pub local: Option<SocketAddr>,
     /// The client's transport.
     pub proto: Proto,

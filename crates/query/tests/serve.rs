@@ -43,7 +43,7 @@ fn refusals_reach_no_server_block() {
     }
 }
 
-/// No upstream is asked.
+/// Nothing is forwarded.
 #[test]
 fn zone_requests_are_refused() {
     const COREFILE: &str = "example.org {\nbind 127.0.0.1\nprometheus\ntemplate ANY ANY {\nrcode NOERROR\n}\nforward . 192.0.2.53\n}\n";
@@ -77,7 +77,7 @@ fn zone_requests_are_refused() {
     }
 }
 
-/// It may end one, and turns no other query into one.
+/// Middleware may end such a request, and turns no other query into one.
 #[test]
 fn middleware_on_zone_requests() {
     let steps = "rewrite name exact old.example.org new.example.org\n\
@@ -167,7 +167,7 @@ fn extended_rcode_needs_opt() {
         let message = reply.message();
         let rcode = u16::from(message.response_code);
         assert_eq!(format!("{} aa", Rcode(rcode)), sent);
-        // Hooks see the rcode that was meant.
+        // Hooks see the intended rcode.
         let Sent::Reply(reply) = &reply else { panic!("no reply") };
         assert_eq!(reply.2.rcode, Rcode::BADCOOKIE);
     }

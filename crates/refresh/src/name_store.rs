@@ -60,7 +60,7 @@ pub struct Clock {
     pub wall: u64,
 }
 
-/// A name whose addresses have changed.
+/// A name with changed addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The name.
@@ -76,7 +76,7 @@ pub struct Change {
 pub struct Round {
     /// Names and families with a good answer, empty ones included.
     pub answered: usize,
-    /// Those without.
+    /// Names and families without a good answer.
     pub failed: usize,
     /// The changes.
     pub changes: Vec<Change>,
@@ -434,7 +434,7 @@ impl Families {
         }
     }
 
-    /// The family whose addresses hide those of `family`.
+    /// The family with addresses that hide those of `family`.
     fn hidden_behind(self, family: Family) -> Option<Family> {
         match (self, family) {
             (Self::PreferIpv4, Family::Ipv6) => Some(Family::Ipv4),

@@ -82,8 +82,8 @@ impl RecvBatch {
         Datagram {
             bytes: &self.bytes[start..start + len],
             peer: &self.peers[index],
-            // SAFETY: the kernel filled this header, its control buffer is ours, and `self` is
-            // borrowed.
+            // SAFETY: the kernel filled this header, its control buffer belongs to `self`, and
+            // `self` is borrowed.
             local: unsafe { local_of(&header.msg_hdr) },
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
         }
@@ -99,15 +99,15 @@ impl RecvBatch {
     /// batch is empty or nothing was ever dropped.
     pub fn kernel_drops(&self) -> Option<u32> {
         let newest = self.headers[..self.count].last()?;
-        // SAFETY: the kernel filled this header, its control buffer is ours, and `self` is borrowed.
+        // SAFETY: the kernel filled this header, its control buffer belongs to `self`, and `self`
+        // is borrowed.
         unsafe { control_message(&newest.msg_hdr, libc::SOL_SOCKET, libc::SO_RXQ_OVFL) }
     }
 
     /// Receives the datagrams in the socket's queue, without blocking.
     #[inline]
     pub(crate) fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        // Only the headers that the kernel wrote in the last call have its lengths in place of
-        // ours.
+        // The kernel overwrote the lengths in the headers that it filled in the last call.
         for header in &mut self.headers[..self.count] {
             reset(header);
         }

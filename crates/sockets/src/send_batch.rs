@@ -107,8 +107,8 @@ impl SendBatch {
     /// Sends every reply that can be sent and empties the batch.
     ///
     /// Waits for a full send buffer once, at most [`SEND_WAIT_MS`]. It means that the network is
-    /// briefly slower than we are: a client whose reply is dropped asks again only after seconds,
-    /// so a short wait is worth it. More than one would delay clients of all other addresses.
+    /// briefly slower than this process: a client that gets no reply retries only after seconds, so
+    /// a short wait is worth it. More than one would delay clients of all other addresses.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>) -> Sent {
         let count = self.count;
         let (mut refused, mut waited, mut first_error) = (0, false, None);
@@ -176,7 +176,7 @@ pub(crate) unsafe fn send_messages(
         let rest = &mut headers[next..];
         // The raw system call: musl's function of that name sends one by one where pointers have 64
         // bits.
-        // SAFETY: `rest` is a live slice, whose headers have the kernel's layout and zeroed padding,
+        // SAFETY: `rest` is a live slice, its headers have the kernel's layout and zeroed padding,
         // and the caller vouches for the pointers.
         let taken = unsafe {
             libc::syscall(

@@ -10,7 +10,7 @@ use libc::{c_int, c_void, cmsghdr, in_pktinfo, in6_pktinfo, msghdr, sockaddr_in,
 /// it back unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Local {
-    /// The address that the client asked.
+    /// The address that the client sent to.
     pub address: IpAddr,
     /// Index of the interface that it arrived on; used only to answer from a link-local IPv6
     /// address.

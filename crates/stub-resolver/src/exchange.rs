@@ -42,7 +42,7 @@ pub async fn over_stream(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     query: &[u8],
 ) -> io::Result<Vec<u8>> {
-    // In one write: some servers treat a separate length as a message of two octets.
+    // In one write: some servers treat a separate length as a message of two bytes.
     let framed = [&(query.len() as u16).to_be_bytes(), query].concat();
     stream.write_all(&framed).await?;
     stream.flush().await?;

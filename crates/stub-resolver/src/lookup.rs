@@ -88,7 +88,7 @@ pub enum LookupError {
     /// A referral: the server does not recurse.
     #[error("the server does not recurse")]
     Referral,
-    /// A reply whose records are about other names.
+    /// A reply with records of other names.
     #[error("the reply is about other names")]
     Unasked,
     /// The name is an alias, and the resolver follows none.

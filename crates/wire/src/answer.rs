@@ -24,7 +24,8 @@ pub struct Answer {
     pub ttls: Vec<u16>,
     /// Extended DNS Errors of the upstream's OPT, encoded as options.
     pub ede: Vec<u8>,
-    /// The upstream's client subnet option, whether or not it repeats ours (RFC 7871, section 7.3).
+    /// The upstream's client subnet option, whether or not it repeats the query's (RFC 7871,
+    /// section 7.3).
     pub subnet: Option<Subnet>,
     /// Whether the reply had an OPT.
     pub opt: bool,
@@ -39,12 +40,12 @@ impl Default for Rcode {
 }
 
 impl Answer {
-    /// Fills this answer from `reply`, whose question must equal `question` without regard to case.
+    /// Fills this answer from `reply`; its question must equal `question` without regard to case.
     ///
     /// Names that the upstream wrote in full are compressed here, once, unless that takes too long.
     /// A reply without a question is accepted only if it has no records and a failure as its rcode
-    /// (old servers' FORMERR). Every record is validated: what a client could not read is not
-    /// relayed.
+    /// (old servers' FORMERR). Every record is validated: clients get no record that they could not
+    /// read.
     ///
     /// # Errors
     /// [`Malformed`]. The answer's content is then unspecified and must not be used.

@@ -61,11 +61,11 @@ impl<'b> CompressingWriter<'b> {
         Ok(Self { question, writer, counts: [0; 3] })
     }
 
-    /// Appends `record` of `message` to `section`; sections must come in message order.
+    /// Appends `record` of `message` to `section`; sections must be in message order.
     ///
     /// # Errors
-    /// [`Malformed`] if the record cannot be read or the message would exceed 65,535 bytes; what
-    /// was written before stays.
+    /// [`Malformed`] if the record cannot be read or the message would exceed 65,535 bytes; bytes
+    /// written before stay.
     pub fn push(&mut self, section: Section, message: &[u8], record: &Record) -> Result<(), Malformed> {
         let before = self.writer.body.len();
         if let Err(error) = self.writer.record(message, self.question, record) {

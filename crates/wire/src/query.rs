@@ -158,7 +158,7 @@ impl ClientParams {
 }
 
 impl OwnedQuery {
-    /// The option CLIENT-SUBNET of the query, the client's or ours.
+    /// The option CLIENT-SUBNET of the query, from the client or added by localdns.
     pub fn client_subnet(&self) -> Option<&[u8]> {
         self.params.udp_size?;
         self.subnet.as_ref().map(|(len, octets)| &octets[..usize::from(*len)])
@@ -244,8 +244,8 @@ impl OwnedQuery {
     }
 }
 
-/// Appends the query for an upstream: our id, the client's question, RD and CD; AD always, so that
-/// the reply's AD means something (RFC 6840, section 5.7); an OPT of ours with the client's DO and
+/// Appends the query for an upstream: a new id, the client's question, RD and CD; AD always, so
+/// that the reply's AD means something (RFC 6840, section 5.7); a new OPT with the client's DO and
 /// client subnet; the overrides.
 ///
 /// All other options of the client are hop by hop and are not forwarded (RFC 6891, section 6.1.1;

@@ -24,9 +24,9 @@ pub enum Malformed {
     Short,
     /// Two OPT records, or one outside the additional section (RFC 6891, section 6.1.1).
     Opt,
-    /// The header is not that of a reply, or the question is not the one asked.
+    /// The header is not that of a reply, or the question is not the query's.
     Question,
-    /// The message would exceed 65,535 octets.
+    /// The message would exceed 65,535 bytes.
     Long,
     /// The data does not fit the record's type.
     Data(RType),

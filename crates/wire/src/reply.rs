@@ -60,7 +60,7 @@ impl<'b> Reply<'b> {
         self.options = OptionBytes::none();
     }
 
-    /// Appends encoded records, whose pointers count from the start of the message.
+    /// Appends encoded records with pointers from the start of the message.
     #[inline]
     pub fn push_ready(&mut self, body: &[u8], counts: [u16; 3]) {
         self.out.extend_from_slice(body);

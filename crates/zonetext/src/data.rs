@@ -1,4 +1,4 @@
-//! A record's data: what stands in those of each type, and how it is written.
+//! A record's data: the fields of each type, and their text form.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::slice;
@@ -7,7 +7,7 @@ use wire::RType;
 
 use crate::{Error, Token, word};
 
-/// A part of the data, as one word unless it says otherwise.
+/// A field of the data, one word unless stated otherwise.
 #[derive(Debug, Clone, Copy)]
 enum Field {
     U8,
@@ -15,28 +15,29 @@ enum Field {
     U32,
     /// Seconds, with units or without.
     Seconds,
-    /// The same; 0 where the text ends before, as in CoreDNS.
+    /// The same; 0 if the text ends before, as in CoreDNS.
     MaybeSeconds,
     Ipv4,
     Ipv6,
     Name,
     /// A character string (RFC 1035, section 3.3).
     String,
-    /// Character strings, one at least; what is longer than 255 bytes becomes several, as in CoreDNS.
-    Strings,
-    /// Two character strings: from the third word on all belong to the second, and one word is taken apart at its blanks, as in
+    /// Character strings, at least one; a string longer than 255 bytes becomes several, as in
     /// CoreDNS.
+    Strings,
+    /// Two character strings: all words from the third on belong to the second, and a single word
+    /// is split at its blanks, as in CoreDNS.
     TwoStrings,
     /// Bytes to the end of the data.
     Text,
-    /// All words that follow.
+    /// All remaining words.
     Hex,
     Base64,
-    /// A length and so many bytes: `-` for none.
+    /// A length and that many bytes: `-` for none.
     Salt,
-    /// A length and so many bytes in base32 with extended hex alphabet.
+    /// A length and that many bytes in base32 with extended hex alphabet.
     Hash,
-    /// All words that follow: types as a bit map (RFC 4034, section 4.1.2).
+    /// All remaining words: types as a bit map (RFC 4034, section 4.1.2).
     Types,
     Type,
     /// `YYYYMMDDHHmmSS`, or seconds since 1970.
@@ -44,13 +45,13 @@ enum Field {
     /// A number or a mnemonic.
     Algorithm,
     CertType,
-    /// So many bytes in hex, with hyphens between them.
+    /// This number of bytes in hex, separated by hyphens.
     Eui(usize),
-    /// Four groups of four hex digits, with colons between them.
+    /// Four groups of four hex digits, separated by colons.
     Locator,
 }
 
-/// Reads what follows the type of a record; names without a final dot end with `origin`.
+/// Reads the data after the type of a record; names without a final dot are relative to `origin`.
 pub(crate) fn read(
     rtype: RType,
     tokens: slice::Iter<'_, Token<'_>>,
@@ -71,7 +72,7 @@ pub(crate) fn read(
     if wire::is_valid_rdata(rtype, &data.written) { Ok(data.written) } else { Err(Error::Shape(rtype)) }
 }
 
-/// The data of one record as far as they are read.
+/// The data of one record read so far.
 pub(crate) struct Data<'e, 't> {
     pub(crate) rtype: RType,
     pub(crate) origin: &'e [u8],
@@ -231,7 +232,7 @@ impl<'e, 't> Data<'e, 't> {
         }
     }
 
-    /// All words that follow.
+    /// All remaining words.
     pub(crate) fn base64(&mut self) -> Result<(), Error> {
         let digits = self.rest("base64")?;
         self.put(&self.found(word::base64(&digits), &digits, "base64")?)
@@ -307,7 +308,7 @@ impl<'e, 't> Data<'e, 't> {
         self.put(&[])
     }
 
-    /// The next word, by its meaning.
+    /// The value of the next word.
     pub(crate) fn word<T>(
         &mut self,
         wanted: &'static str,
@@ -330,7 +331,7 @@ impl<'e, 't> Data<'e, 't> {
         meaning(token).ok_or_else(|| Error::Data { rtype: self.rtype, found: token.shown(), wanted })
     }
 
-    /// All words that are left as one.
+    /// Joins all remaining words.
     fn rest(&mut self, wanted: &'static str) -> Result<String, Error> {
         let mut all = self.word(wanted, |token| token.word().map(str::to_owned))?;
         while !self.tokens.as_slice().is_empty() {
@@ -349,13 +350,13 @@ impl<'e, 't> Data<'e, 't> {
         value.ok_or_else(|| Error::Data { rtype: self.rtype, found: shown(), wanted })
     }
 
-    /// Appends bytes that a record has room for.
+    /// Appends bytes, up to the size of a record.
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.written.extend_from_slice(bytes);
         if self.written.len() > usize::from(u16::MAX) { Err(Error::Long) } else { Ok(()) }
     }
 
-    /// A length and so many bytes.
+    /// A length and the bytes.
     fn put_string(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let text = || String::from_utf8_lossy(bytes).into_owned();
         let length = u8::try_from(bytes.len()).ok();

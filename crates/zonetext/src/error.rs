@@ -4,37 +4,37 @@ use wire::{NameError, RType};
 /// Why a text is no record.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Error {
-    /// A quote without its second one.
+    /// A quote without a closing one.
     #[error("a quoted string does not end")]
     Quote,
-    /// `(` without `)`, or the other way round.
+    /// Unbalanced parentheses.
     #[error("the parentheses do not match")]
     Parentheses,
     /// Neither a record nor a directive.
     #[error("it is empty")]
     Empty,
-    /// More than the one record that may stand there.
+    /// More than one record.
     #[error("it is more than one record")]
     Several,
     /// Neither `$ORIGIN NAME` nor `$TTL TTL`.
     #[error("the directive {0} is not `$ORIGIN NAME` or `$TTL TTL`, and no other may stand here")]
     Directive(String),
-    /// A record that begins with a blank, and none before it.
+    /// A record that begins with a blank, without a record before it.
     #[error("it begins with a blank, and there is no record before it that has the same owner")]
     NoOwner,
     /// The text ends before the type.
     #[error("its type is missing")]
     NoType,
-    /// Neither class nor TTL nor type.
+    /// A word that is neither class nor TTL nor type.
     #[error("{0:?} is no class, no TTL and no record type")]
     Head(String),
-    /// A type that no record has, such as ANY.
+    /// A type without records, such as ANY.
     #[error("{0} is no type of a record in a zone")]
     NoRecord(RType),
-    /// A type whose data have no form of their own in text.
+    /// A type with data in generic form only.
     #[error("data of the type {0} are written as `\\# LENGTH HEX` (RFC 3597, section 5)")]
     Generic(RType),
-    /// A word that is to be a name.
+    /// An invalid name.
     #[error("{name:?} is not a name: {why}")]
     Name {
         /// The beginning of the word.
@@ -42,7 +42,7 @@ pub enum Error {
         /// Why.
         why: NameError,
     },
-    /// Quotes around what is to be a name.
+    /// Quotes around a name.
     #[error("the name {0:?} stands in quotes; remove them")]
     QuotedName(String),
     /// The data end too early.
@@ -50,20 +50,20 @@ pub enum Error {
     Missing {
         /// The type.
         rtype: RType,
-        /// What must follow.
+        /// The expected word.
         wanted: &'static str,
     },
-    /// A word in the data.
+    /// An invalid word in the data.
     #[error("{found:?} in the data of {rtype} is not {wanted}")]
     Data {
         /// The type.
         rtype: RType,
         /// The beginning of the word.
         found: String,
-        /// What must stand there.
+        /// The expected word.
         wanted: &'static str,
     },
-    /// A word behind the data.
+    /// A word after the data.
     #[error("{found:?} is too much for the data of {rtype}")]
     Rest {
         /// The type.
@@ -71,10 +71,10 @@ pub enum Error {
         /// The beginning of the word.
         found: String,
     },
-    /// No reader would take the data for those of the type.
+    /// The data are invalid for the type.
     #[error("the data are not what the type {0} has")]
     Shape(RType),
-    /// More data than a record holds.
+    /// More data than fit a record.
     #[error("the data are longer than 65535 bytes")]
     Long,
 }

@@ -1,10 +1,11 @@
-//! Zone-file text to records (RFC 1035, section 5), as CoreDNS reads it.
+//! Parses zone-file text to records (RFC 1035, section 5), as CoreDNS does.
 //!
 //! ```text
 //! text -> Entries: tokens of a line -> Reader: owner, TTL, class, type -> data -> Record
 //! ```
 //!
-//! [`record`] reads a text that is one record, [`Reader`] one after another. No I/O: `$INCLUDE` and `$GENERATE` are errors.
+//! [`record`] parses a text with one record, [`Reader`] a sequence. No I/O: `$INCLUDE` and
+//! `$GENERATE` are errors.
 
 mod data;
 mod error;
@@ -17,7 +18,7 @@ pub use error::Error;
 pub use token::{Entries, Entry, Token};
 use wire::{Class, Name, RType, Rr, Section};
 
-/// A record that can be sent: its owner and the names in its data are in wire form, in the case they were written in.
+/// A record in wire form: its owner and the names in its data keep their spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// Its owner.
@@ -33,18 +34,18 @@ pub struct Record {
 }
 
 impl Record {
-    /// The same as a record of a message.
+    /// Converts it to a record of a message.
     pub fn into_rr(self, section: Section) -> Rr {
         let Self { owner, rtype, class, ttl, data } = self;
         Rr { section, owner: owner.into(), rtype, class, ttl, data: data.into() }
     }
 }
 
-/// Reads the one record of `text`. Blanks around it do not count. Names without a final dot end at the root, a missing TTL is
-/// 3600 s, a missing class IN.
+/// Parses the one record of `text`, ignoring blanks around it. Names without a final dot are
+/// relative to the root; the default TTL is 3600 s, the default class IN.
 ///
 /// # Errors
-/// [`Error`]; more than one record is one, too.
+/// [`Error`], also for more than one record.
 pub fn record(text: &str) -> Result<Record, Error> {
     let mut reader = Reader::new(text.trim().as_bytes(), &Name::ROOT);
     let record = reader.next().ok_or(Error::Empty)??;
@@ -55,13 +56,14 @@ pub fn record(text: &str) -> Result<Record, Error> {
     }
 }
 
-/// The records of a text, in order; after an error there are no more.
+/// The records of a text, in order; it ends after an error.
 ///
-/// `$ORIGIN` and `$TTL` are followed. An entry that begins with a blank has the owner of the record before it. A missing TTL is
-/// that of `$TTL` (RFC 2308, section 4), else that of the record before it, else 3600 s.
+/// Obeys `$ORIGIN` and `$TTL`. An entry that begins with a blank has the owner of the record before
+/// it. A missing TTL is that of `$TTL` (RFC 2308, section 4), else that of the record before it,
+/// else 3600 s.
 pub struct Reader<'t> {
     entries: Entries<'t>,
-    /// What names without a final dot end with, in wire form.
+    /// The suffix of names without a final dot, in wire form.
     origin: Vec<u8>,
     owner: Option<Vec<u8>>,
     ttl: u32,
@@ -69,22 +71,22 @@ pub struct Reader<'t> {
     line: u32,
 }
 
-/// TTL of a record where neither it nor `$TTL` nor a record before it has one: CoreDNS's for records of `template`.
+/// Default TTL, as in CoreDNS for records of `template`.
 const TTL: u32 = 3600;
 
 impl<'t> Reader<'t> {
-    /// Begins with `origin` as if the text began with `$ORIGIN`.
+    /// Starts with `origin` as if the text began with `$ORIGIN`.
     pub fn new(text: &'t [u8], origin: &Name) -> Self {
         let (entries, origin) = (Entries::new(text), origin.as_wire().to_vec());
         Self { entries, origin, owner: None, ttl: TTL, has_default_ttl: false, line: 1 }
     }
 
-    /// The line, from 1, where what was read last begins.
+    /// The first line of the last entry, from 1.
     pub fn line(&self) -> u32 {
         self.line
     }
 
-    /// The record of the next entry; `None` where that is a directive.
+    /// The record of the next entry; `None` for a directive.
     fn entry(&mut self, entry: Entry<'t>) -> Result<Option<Record>, Error> {
         self.line = entry.line;
         let mut tokens = entry.tokens.iter();
@@ -155,7 +157,7 @@ impl Iterator for Reader<'_> {
     }
 }
 
-/// Class and TTL, in any order, where they are written, and the type.
+/// Class and TTL, optional and in any order, and the type.
 fn head(tokens: &mut std::slice::Iter<'_, Token<'_>>) -> Result<(Class, Option<u32>, RType), Error> {
     let (mut class, mut ttl) = (None, None);
     for token in tokens {
@@ -164,7 +166,7 @@ fn head(tokens: &mut std::slice::Iter<'_, Token<'_>>) -> Result<(Class, Option<u
         let is_ttl = word.starts_with(|first: char| first.is_ascii_digit());
         match (is_ttl, word.parse()) {
             (true, _) if ttl.is_none() => ttl = Some(token.seconds().ok_or_else(unknown)?),
-            // ANY is a class before it is a type.
+            // ANY is first parsed as a class, then as a type.
             (false, Ok(found)) if class.is_none() => class = Some(found),
             (false, _) => {
                 let rtype = word.parse().map_err(|_| unknown())?;

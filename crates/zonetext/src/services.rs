@@ -51,7 +51,7 @@ fn key(name: &[u8]) -> Option<u16> {
     known.map(|at| at as u16).or_else(unknown).filter(|key| *key < u16::MAX)
 }
 
-/// A value as the message has it; `None` where the parameter can have no such value.
+/// A value in wire form; `None` if it is invalid for the parameter.
 fn encode(key: u16, value: &[u8]) -> Option<Vec<u8>> {
     let text = || std::str::from_utf8(value).ok();
     Some(match KEYS.get(usize::from(key)).copied() {
@@ -69,8 +69,8 @@ fn encode(key: u16, value: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Names between commas, each behind its length; a comma or backslash in a name stands behind a backslash (RFC 9460, appendix
-/// A.1).
+/// Names separated by commas, each after its length; a comma or backslash in a name is escaped with
+/// a backslash (RFC 9460, appendix A.1).
 fn protocols(value: &[u8]) -> Option<Vec<u8>> {
     let (mut list, mut name) = (Vec::new(), Vec::new());
     let mut bytes = value.iter().copied().chain([b',']);
@@ -97,6 +97,6 @@ fn addresses<A: std::str::FromStr, const OCTETS: usize>(
     Some(addresses?.concat())
 }
 
-/// Each at its number.
+/// Keys by number.
 const KEYS: [&str; 9] =
     ["mandatory", "alpn", "no-default-alpn", "port", "ipv4hint", "ech", "ipv6hint", "dohpath", "ohttp"];

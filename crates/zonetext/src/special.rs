@@ -1,4 +1,4 @@
-//! Data in which one part says what the next ones are.
+//! Types with data that depend on an earlier field.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -29,8 +29,8 @@ impl Data<'_, '_> {
         [latitude, longitude, altitude].iter().try_for_each(|number| self.put(&number.to_be_bytes()))
     }
 
-    /// Degrees, and as many of minutes and seconds as are written, to thousandths of a second from the equator or the prime
-    /// meridian.
+    /// Degrees with optional minutes and seconds, in thousandths of a second from the equator or
+    /// the prime meridian.
     fn angle(&mut self, most: u32, directions: [&str; 2]) -> Result<u32, Error> {
         let degrees = |token: &Token<'_>| token.number().filter(|degrees: &u32| *degrees <= most);
         let mut angle = self.word("degrees", degrees)? * 3_600_000;
@@ -153,14 +153,14 @@ fn prefix(word: &str) -> Option<Vec<u8>> {
         IpAddr::V6(address) => (2, address.octets().to_vec()),
     };
     let length = length.parse().ok().filter(|length: &u8| usize::from(*length) <= 8 * octets.len())?;
-    // As in CoreDNS, no bit behind the prefix is set.
+    // As in CoreDNS, bits after the prefix must be 0.
     let (bytes, bits) = (usize::from(length / 8), length % 8);
     let rest = octets.get(bytes).is_none_or(|byte| byte << bits == 0);
     let behind = octets.iter().skip(bytes + 1).all(|byte| *byte == 0);
     if family.parse() != Ok(number) || !rest || !behind {
         return None;
     }
-    // Zeros at the end are left out.
+    // Trailing zeros are omitted.
     let used = octets.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let mut data = number.to_be_bytes().to_vec();
     data.extend_from_slice(&[length, negation | used as u8]);

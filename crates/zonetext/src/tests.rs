@@ -2,15 +2,15 @@ use super::*;
 use proptest::prelude::*;
 use wire::{Answer, CompressingWriter, HEADER, NameError};
 
-/// The data of the record `a. 60 IN ` and these words, in hex.
+/// The data of the record `a. 60 IN ` with these words, in hex.
 fn data(words: &str) -> Result<String, Error> {
     let record = record(&format!("a. 60 IN {words}"))?;
     Ok(record.data.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Of each field one type, and each type that has a form of its own. The bytes are those that CoreDNS 1.15.0 sends, but for
-/// AMTRELAY with a discovery bit, whose relay it leaves out, NSEC with types in any order, which it cannot send, and LOC with
-/// minutes and no seconds, which it refuses.
+/// One type for each field, and each type with a form of its own. The bytes are those that CoreDNS
+/// 1.15.0 sends, except for AMTRELAY with a discovery bit (it omits the relay), NSEC with unsorted
+/// types (it cannot send these), and LOC with minutes but no seconds (it refuses that).
 #[test]
 fn record_data() {
     for (words, expected) in [
@@ -148,7 +148,7 @@ fn record_errors() {
     }
 }
 
-/// A name with an empty label read as the name that ends there, and a message that no client can read.
+/// An empty label would end the name early, and clients could not read the message.
 #[test]
 fn bad_names() {
     let long = "k".repeat(64);
@@ -231,7 +231,7 @@ fn owner_and_ttl_carry_over() {
     assert!(reader.next().is_none(), "after an error there are no more");
 }
 
-/// Words that records are made of, some of them right.
+/// Words of records, some of them valid.
 fn words() -> impl Strategy<Value = String> {
     const WORDS: &[&str] = &[
         "a.",
@@ -283,7 +283,7 @@ fn words() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// What is read can be sent, and is read back as it was.
+    /// A parsed record can be sent, and parses back to the same record.
     #[test]
     fn records_round_trip(text in words(), start in prop::sample::select(&["", "a. 60 IN ", "a. TXT "] as &[&str])) {
         const QUESTION: &[u8] = b"\x01q\0\0\x01\0\x01";

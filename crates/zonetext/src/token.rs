@@ -1,32 +1,33 @@
-//! Text to entries of tokens: lines, comments, quotes and parentheses (RFC 1035, section 5.1); and tokens to values.
+//! Splits text into entries of tokens: lines, comments, quotes and parentheses (RFC 1035, section
+//! 5.1); and parses tokens.
 
 use wire::NameError;
 
 use crate::Error;
 
-/// A word of an entry as it is written, escapes and all.
+/// A word of an entry as written, with its escapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token<'t> {
     /// Its bytes, without quotes around them.
     pub text: &'t [u8],
-    /// Whether it stands in quotes.
+    /// Whether it is quoted.
     pub quoted: bool,
     /// Whether nothing separates it from the token before it.
     pub joined: bool,
 }
 
-/// A record or a directive: one line, or several where parentheses or quotes hold them together.
+/// A record or a directive: one line, or several joined by parentheses or quotes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry<'t> {
     /// Its first line, from 1.
     pub line: u32,
     /// Whether it begins with a blank.
     pub indented: bool,
-    /// Its words; one at least.
+    /// Its words; at least one.
     pub tokens: Vec<Token<'t>>,
 }
 
-/// The entries of a text, in order, without empty ones; after an error there are no more.
+/// The entries of a text, in order, without empty ones; it ends after an error.
 #[derive(Debug, Clone)]
 pub struct Entries<'t> {
     rest: &'t [u8],
@@ -70,7 +71,7 @@ impl<'t> Entries<'t> {
         if depth == 0 { Ok(entry) } else { Err(Error::Parentheses) }
     }
 
-    /// The text before the next quote that no backslash is before; `rest` follows the first quote.
+    /// The text up to the next unescaped quote; `rest` begins after the first quote.
     fn quoted(&mut self, rest: &'t [u8]) -> Result<&'t [u8], Error> {
         let end = find(rest, |byte| byte == b'"').ok_or(Error::Quote)?;
         self.line += rest[..end].iter().filter(|&&byte| byte == b'\n').count() as u32;
@@ -103,11 +104,11 @@ impl<'t> Iterator for Entries<'t> {
     }
 }
 
-/// Where the first byte is that `is_end` and that no backslash escapes.
+/// The position of the first unescaped byte that `is_end`.
 fn find(text: &[u8], is_end: impl Fn(u8) -> bool) -> Option<usize> {
     let mut escaped = false;
     text.iter().position(|&byte| {
-        // A line ends, whatever stands before.
+        // A backslash does not escape the end of a line.
         let ends = (!escaped || byte == b'\n') && is_end(byte);
         escaped = byte == b'\\' && !escaped;
         ends
@@ -124,19 +125,19 @@ impl<'t> Token<'t> {
         format!("{}{end}", String::from_utf8_lossy(text))
     }
 
-    /// Its text where it is a word of ASCII characters, which quotes are not around.
+    /// Its text if it is ASCII and not quoted.
     pub fn word(&self) -> Option<&'t str> {
         std::str::from_utf8(self.text).ok().filter(|text| text.is_ascii() && !self.quoted)
     }
 
-    /// The number of so many decimal digits alone.
+    /// The value, if it consists of decimal digits only.
     pub fn number<T: TryFrom<u64>>(&self) -> Option<T> {
         let digits = self.word().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit()))?;
         T::try_from(digits.parse().ok()?).ok()
     }
 
-    /// Seconds: a number, or numbers with units (`1h30m`), which are weeks, days, hours, minutes and seconds, as BIND and CoreDNS
-    /// have them.
+    /// Seconds: a number, or numbers with units (`1h30m`): weeks, days, hours, minutes and seconds,
+    /// as in BIND and CoreDNS.
     pub fn seconds(&self) -> Option<u32> {
         let (mut sum, mut number) = (0_u64, None::<u64>);
         for byte in self.word().filter(|word| !word.is_empty())?.bytes() {
@@ -158,12 +159,13 @@ impl<'t> Token<'t> {
         u32::try_from(sum.checked_add(number.unwrap_or(0))?).ok()
     }
 
-    /// Its bytes with escapes resolved; `None` where a backslash escapes nothing.
+    /// Its bytes with escapes resolved; `None` for an invalid escape.
     pub fn bytes(&self) -> Option<Vec<u8>> {
         Unescaped(self.text).map(|byte| byte.map(|(byte, _)| byte)).collect()
     }
 
-    /// Appends the name in wire form. Without a final dot `origin` follows, and `@` stands for that.
+    /// Appends the name in wire form. A name without a final dot is relative to `origin`; `@` is
+    /// `origin` itself.
     ///
     /// # Errors
     /// [`Error::Name`]; [`Error::QuotedName`], as in CoreDNS.
@@ -191,7 +193,7 @@ impl<'t> Token<'t> {
                 label = to.len();
                 to.push(0);
             }
-            // `label` is where the length of the last label stands.
+            // `label` is the position of the last label's length.
             match to.len() - label - 1 {
                 length @ 0..=63 => to[label] = length as u8,
                 _ => return Err(NameError::LongLabel),
@@ -210,7 +212,7 @@ impl<'t> Token<'t> {
     }
 }
 
-/// The bytes of a text, each with whether it was escaped; `None` where a backslash escapes nothing.
+/// The bytes of a text, each with whether it was escaped; `None` for an invalid escape.
 struct Unescaped<'t>(&'t [u8]);
 
 impl Iterator for Unescaped<'_> {
@@ -232,5 +234,5 @@ impl Iterator for Unescaped<'_> {
     }
 }
 
-/// Bytes of a token that a message shows.
+/// Maximum number of a token's bytes in a message.
 const MOST_SHOWN: usize = 64;

@@ -1,4 +1,4 @@
-//! What a word of a record's data means, where that is no name and no string.
+//! Parses words of a record's data other than names and strings.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ pub(crate) fn hex(text: &str) -> Option<Vec<u8>> {
     HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()
 }
 
-/// Bytes in base64 with padding. Bits behind the last byte are ignored, as by CoreDNS.
+/// Bytes in base64 with padding. Bits after the last byte are ignored, as in CoreDNS.
 pub(crate) fn base64(text: &str) -> Option<Vec<u8>> {
     static LENIENT: LazyLock<Encoding> = LazyLock::new(|| {
         let mut lenient = data_encoding::BASE64.specification();
@@ -28,7 +28,7 @@ pub(crate) fn base32hex(text: &str) -> Option<Vec<u8>> {
     BASE32HEX_NOPAD.decode(text.to_ascii_uppercase().as_bytes()).ok()
 }
 
-/// Bytes in hex, so many digits between two separators.
+/// Bytes in hex, with this number of digits between separators.
 pub(crate) fn groups(text: &str, separator: char, digits: usize) -> Option<Vec<u8>> {
     let groups = text.split(separator).map(|group| hex(group).filter(|_| group.len() == digits));
     groups.collect::<Option<Vec<_>>>().map(|groups| groups.concat())
@@ -64,7 +64,7 @@ pub(crate) const CERT_TYPES: [(&str, u64); 10] = [
     ("OID", 254),
 ];
 
-/// Algorithms of DNSSEC, by the names that the IANA registry and CoreDNS have.
+/// DNSSEC algorithms, by their names in the IANA registry and in CoreDNS.
 pub(crate) const ALGORITHMS: [(&str, u64); 16] = [
     ("RSAMD5", 1),
     ("DH", 2),

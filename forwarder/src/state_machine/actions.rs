@@ -1,4 +1,4 @@
-//! What goes into the state machine and comes out of it: queries, actions, results.
+//! Inputs and outputs of the state machine: queries, actions, results.
 
 use std::fmt;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ pub struct FlightResult<'a, W> {
     pub waiters: Waiters<'a, W>,
     /// The answer, which the caller may change or take, or the error.
     pub outcome: Result<&'a mut Answer, ForwardError>,
-    /// The query as the first waiter asked it.
+    /// The query of the first waiter.
     pub query: Query<'a>,
     /// As in [`ForwardQuery`].
     pub block: u64,

@@ -150,7 +150,7 @@ impl<W> Forwarder<W> {
         flight.attempts[nth] = attempt;
     }
 
-    /// Does what is due in a flight.
+    /// Performs the due actions of a flight.
     pub(super) fn due(&mut self, now: Instant, slot: u32) {
         let at = self.machine_time(now);
         let flight = &self.table[slot];
@@ -299,7 +299,7 @@ impl<W> Forwarder<W> {
         self.output.end(Ended::Flight(slot, outcome));
     }
 
-    /// Lets a flight linger whose waiters were handed out, or frees its slot.
+    /// Lets a flight linger after its waiters were handed out, or frees its slot.
     pub(super) fn concluded(&mut self, now: Instant, slot: u32) {
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
@@ -323,7 +323,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Ends the wait of waiters whose patience is over, and the flight continues; false if there
+    /// Ends the wait of waiters with expired patience; the flight continues. Returns false if there
     /// are none.
     fn release_impatient(&mut self, slot: u32, offset: u32) -> bool {
         let flight = &mut self.table[slot];
@@ -396,7 +396,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Frees an attempt whose reply would change nothing any more.
+    /// Frees an attempt when its reply would change nothing any more.
     pub(super) fn drop_attempt(&mut self, slot: u32, nth: usize) {
         let generation = self.table.generation(slot);
         let flight = &self.table[slot];
@@ -411,7 +411,7 @@ impl<W> Forwarder<W> {
         self.close(slot, nth);
     }
 
-    /// Arms the flight's timer for what is due next, if the flight still exists.
+    /// Arms the flight's timer for its next action, if the flight still exists.
     pub(super) fn rearm(&mut self, slot: u32) {
         let Some(flight) = self.table.get(slot) else { return };
         if self.output.is_ended(slot) {

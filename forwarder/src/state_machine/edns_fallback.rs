@@ -36,8 +36,8 @@ impl<W> Flight<W> {
         self.bits & (DNSSEC_OK | ADDED) != 0
     }
 
-    /// The level for a query to that upstream: `asked`, or a lower one if the upstream accepts no
-    /// more.
+    /// The EDNS level for a query to that upstream: `asked`, or a lower one if the upstream accepts
+    /// no more.
     pub(super) fn edns_level(&self, now: Instant, upstream: u8, asked: EdnsLevel) -> EdnsLevel {
         let edns = self.upstream(upstream).edns();
         let refused = self.bits & ADDED == 0 || self.refused_edns >> upstream & 1 == 1;
@@ -172,9 +172,9 @@ impl<W> Forwarder<W> {
     }
 
     /// Whether the reply in `self.answer` repeats the client's subnet, if it has any. One that does
-    /// not is dropped: it may be forged, by an attacker who had clients query with many subnets to
-    /// need to guess only one id of many (RFC 7871, section 11.2). The query's copies are sent
-    /// without subnet.
+    /// not is dropped: it may be forged, by an attacker that makes clients send queries with many
+    /// subnets to need to guess only one id of many (RFC 7871, section 11.2). The query's copies
+    /// are sent without subnet.
     pub(super) fn repeats_subnet(&mut self, slot: u32, nth: usize) -> bool {
         let flight = &mut self.table[slot];
         let sent = flight.attempts[nth].edns == EdnsLevel::Whole;
@@ -189,7 +189,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Sets in `self.answer` whether it is valid for this flight's waiters only, and removes a
-    /// subnet that does not repeat theirs.
+    /// subnet that does not repeat that of the query.
     pub(super) fn mark(&mut self, slot: u32, edns: EdnsLevel) {
         let flight = &self.table[slot];
         let sent = edns == EdnsLevel::Whole && flight.has_subnet();

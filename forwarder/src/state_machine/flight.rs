@@ -44,7 +44,7 @@ pub(super) struct Flight<W> {
     pub(super) failed_over: u16,
     /// Upstreams that did not answer our OPT, one bit each.
     pub(super) without_edns: u16,
-    /// Those of `without_edns` that answered FORMERR without OPT.
+    /// Upstreams in `without_edns` that answered FORMERR without OPT.
     pub(super) refused_edns: u16,
     pub(super) bits: u8,
     pub(super) state: FlightState,
@@ -148,7 +148,7 @@ pub(super) enum UpstreamTransport {
     Stream(StreamKind),
 }
 
-/// What of EDNS an attempt has.
+/// The EDNS content of an attempt's query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EdnsLevel {
     /// Our OPT, with the client's subnet and the options that middleware added, if there are any.

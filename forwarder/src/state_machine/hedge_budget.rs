@@ -4,7 +4,7 @@
 ///
 /// Each reply adds a tenth. A hedge that is answered first is refunded: its upstream is the faster
 /// one, and gets one query of each client at most. [`CAPACITY`] is large enough that a busy worker
-/// whose upstream stops answering can hedge all its queries in flight.
+/// can hedge all its queries in flight when an upstream stops answering.
 #[derive(Debug)]
 pub(super) struct HedgeBudget {
     tenths: u32,

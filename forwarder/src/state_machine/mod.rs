@@ -327,8 +327,8 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Takes the passage of time: the polls that follow do what is due (hedges, time-outs,
-    /// patience, deadlines, sockets to retire).
+    /// Advances the time: the following polls perform due actions (hedges, time-outs, patience,
+    /// deadlines, sockets to retire).
     pub fn tick(&mut self) {
         self.output.ticking = true;
     }
@@ -362,7 +362,7 @@ impl<W> Forwarder<W> {
         self.output.stopping = Some(0);
     }
 
-    /// Ends a state machine that panicked, handing its waiters to `tell`; the caller drops its
+    /// Ends a state machine that panicked and passes its waiters to `tell`; the caller drops its
     /// sockets and exchanges. Relies on nothing but that a slot has a flight or none.
     pub fn abandon(mut self, mut tell: impl FnMut(W, &Query<'_>)) {
         if let Some((slot, list)) = self.output.take_impatient()

@@ -19,7 +19,7 @@ use crate::{ForwardError, StreamKind, Upstream};
 /// The output, without requests for sockets, which `UdpSockets` has.
 #[derive(Debug)]
 pub(super) struct Output<W> {
-    /// Attempts whose datagrams are to be sent, in order.
+    /// Attempts with datagrams to send, in order.
     pub(super) datagrams: VecDeque<AttemptId>,
     /// Exchanges to begin and to cancel, in order.
     pub(super) streams: VecDeque<StreamRequest>,
@@ -52,7 +52,7 @@ pub(super) enum Ended<W> {
     /// None: the flight failed before, and its answer arrived late, from an upstream with this
     /// round-trip time.
     Late(u32, u8, Duration),
-    /// The waiters of the flight in a slot whose patience is over.
+    /// The waiters with expired patience of the flight in a slot.
     Impatient(u32, WaiterList<W>),
 }
 
@@ -89,7 +89,7 @@ impl<W> Output<W> {
         matches!(self.ended, Some(Ended::Flight(ended, _) | Ended::Late(ended, ..)) if ended == slot)
     }
 
-    /// Waiters whose patience is over and that are not handed out yet, with their slot.
+    /// Waiters with expired patience that are not handed out yet, with their slot.
     pub(super) fn take_impatient(&mut self) -> Option<(u32, WaiterList<W>)> {
         match self.ended.take() {
             Some(Ended::Impatient(slot, list)) => Some((slot, list)),
@@ -146,7 +146,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Does the next step for the flight whose waiters the last poll handed out.
+    /// Performs the next step for the flight of the waiters handed out by the last poll.
     fn finish_end(&mut self, now: Instant) {
         let Some((slot, generation, then)) = self.output.handed_out.take() else { return };
         if !self.table.holds(slot, generation) {

@@ -123,8 +123,8 @@ impl<W> Forwarder<W> {
         self.settle(now, slot, upstream, rtt, Some(sent));
     }
 
-    /// Takes the reply in `self.answer` as the stanza's: goes on to the next stanza if this one
-    /// says so, else ends the flight with it.
+    /// Uses the reply in `self.answer` as the stanza's result: continues with the next stanza if
+    /// this one requires that, else ends the flight with it.
     pub(super) fn settle(&mut self, now: Instant, slot: u32, upstream: u8, rtt: Duration, sent: Option<u32>) {
         if self.hand_over(now, slot) {
             return;

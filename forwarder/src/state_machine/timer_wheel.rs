@@ -97,7 +97,7 @@ impl TimerWheel {
         self.armed -= 1;
     }
 
-    /// Takes a slot whose timer is due; its timer is clear afterwards.
+    /// Removes and returns a slot with a due timer; the timer is clear afterwards.
     pub(super) fn pop(&mut self, now: MachineTime) -> Option<u32> {
         let tick = now.0 >> TICK_BITS;
         let due = self.next_filled().filter(|&due| due <= tick);

@@ -166,7 +166,7 @@ impl UdpSockets {
         Some(self.id(other))
     }
 
-    /// Retires a socket whose address or route is gone.
+    /// Retires a socket after its address or route is gone.
     pub(super) fn spoiled(&mut self, socket: SocketId) {
         let port = self.port(socket).filter(|port| !port.retired);
         if let Some(upstream) = port.and_then(|port| port.upstream.as_ref()).map(|upstream| upstream.id()) {
@@ -194,9 +194,9 @@ impl UdpSockets {
         port.ids.iter().position(|&out| out == id).map(|at| port.owners[at])
     }
 
-    /// Notes a datagram that matches no query of the socket. After a few of them a forger who knows
-    /// the port may be guessing ids: the socket gets no more queries. Outstanding ones stay, as a
-    /// forger must not be able to end them either.
+    /// Notes a datagram that matches no query of the socket. After a few of them a forger that
+    /// knows the port may be guessing ids: the socket gets no more queries. Outstanding ones stay,
+    /// as a forger must not be able to end them either.
     pub(super) fn unmatched(&mut self, socket: SocketId) {
         let Some(upstream) = self.upstream(socket) else { return };
         upstream.metrics().unmatched.add_shared(1);

@@ -10,8 +10,8 @@ pub(super) struct WaiterList<W> {
     first_until: u32,
     head: u32,
     tail: u32,
-    /// The client of the flight's first query, whose quota it counts against. It is here because it
-    /// fits into the padding.
+    /// The client of the flight's first query, for its quota. Stored here because it fits into the
+    /// padding.
     pub(super) client: ClientId,
 }
 
@@ -110,8 +110,7 @@ impl<W> WaiterSlab<W> {
         Waiters { list, slab: self }
     }
 
-    /// The waiters whose patience is over, taken off the list, and when that of the next one will
-    /// be.
+    /// Removes and returns the waiters with expired patience, and when the next one's expires.
     pub(super) fn take_impatient(&mut self, list: &mut WaiterList<W>, now: u32) -> (WaiterList<W>, u32) {
         let mut over = WaiterList::empty(list.client);
         let mut next_over = NEVER;

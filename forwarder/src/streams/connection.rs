@@ -243,7 +243,7 @@ impl Connection {
             }
             let Some(message) = self.read.get(start + 2..start + 2 + length) else { break };
             let id = u16::from_be_bytes([message[0], message[1]]);
-            // A reply with an unknown id is to a query that has timed out.
+            // A reply with an unknown id answers a query that has timed out.
             if let Some(pending) = self.pending.remove(&id) {
                 let message = message.to_vec();
                 let overtaking = self.overtaking(&pending, now);
@@ -322,7 +322,7 @@ impl Connection {
         Some(self.last_read + STALL.max(2 * srtt))
     }
 
-    /// Does what is due; returns whether the connection is not needed any more.
+    /// Performs due actions; returns whether the connection is not needed any more.
     fn is_done(&mut self) -> bool {
         let (now, limits) = (Instant::now(), self.destination.limits);
         if !self.retired && !limits.max_age.is_zero() && now >= self.born + limits.max_age.min(FAR) {

@@ -96,7 +96,7 @@ impl Drop for Place {
     }
 }
 
-/// Where a connection leads, and its limits.
+/// A connection's upstream, and its limits.
 #[derive(Clone)]
 pub(crate) struct Destination {
     pub(crate) upstream: Arc<Upstream>,

@@ -50,7 +50,7 @@ pub(super) struct Pool {
 #[derive(Debug)]
 struct Lane {
     id: u64,
-    /// Queries whose replies may still arrive, including those given up.
+    /// Queries that may still be answered, including those given up.
     out: Vec<RequestId>,
     /// The client of its single query.
     holder: Option<ClientId>,
@@ -83,7 +83,7 @@ pub(super) enum Choice {
     Wait,
 }
 
-/// What a reply shows about the order of replies.
+/// The information of a reply about the order of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overtaking {
     /// No query preceded it on its connection.
@@ -140,8 +140,8 @@ impl Pool {
         self.order == ReplyOrder::Any
     }
 
-    /// Chooses a connection for a query of `who`, and counts the query there; on [`Choice::Wait`]
-    /// the caller passes it to [`Pool::wait`].
+    /// Chooses a connection for a query of `client`, and counts the query there; on
+    /// [`Choice::Wait`] the caller passes it to [`Pool::wait`].
     pub(super) fn choose(&mut self, id: RequestId, client: ClientId, most: usize, now: Instant) -> Choice {
         let most = self.most(most, now);
         let has_room = self.holders.has_room(client, most as u32);
@@ -266,7 +266,7 @@ impl Pool {
         !self.waiting.is_empty() && self.lanes.iter().all(|lane| lane.out.is_empty())
     }
 
-    /// Takes the queries whose clients have given up.
+    /// Removes and returns the queries after their clients have given up.
     pub(super) fn expired(&mut self, now: Instant) -> Vec<Request> {
         let is_over = |request: &Request| request.give_up_at <= now;
         if !self.waiting.iter().any(is_over) {

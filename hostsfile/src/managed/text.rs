@@ -43,7 +43,7 @@ pub struct ManagedLine {
 }
 
 impl ManagedLine {
-    /// Parses a managed line; `None` if its format differs from ours.
+    /// Parses a managed line; `None` if its format is not the written one.
     fn read(content: &[u8]) -> Option<Self> {
         let mut fields = parse::fields(content).map(|field| str::from_utf8(field).ok());
         let mut next = || fields.next().flatten();

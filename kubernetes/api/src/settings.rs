@@ -80,7 +80,7 @@ pub struct WatchConfig {
     pub pods: Option<PodWatch>,
     /// Whether ServiceImports and the EndpointSlices of other clusters are watched: `multicluster`.
     pub imports: bool,
-    /// The namespaces whose objects are used: `namespaces`. Empty means all.
+    /// Namespaces of the objects to use: `namespaces`. Empty means all.
     pub namespaces: Vec<Box<str>>,
     /// Label selector for services, slices and pods: `labels`.
     pub labels: Option<Selector>,

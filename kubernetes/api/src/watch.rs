@@ -422,7 +422,7 @@ const MAX_TURN: Duration = Duration::from_millis(1);
 const MAX_BATCH: Duration = Duration::from_millis(50);
 /// As in client-go.
 const TOKEN_MAX_AGE: Duration = Duration::from_secs(10);
-/// Interval of reading a token file whose token was rejected.
+/// Interval of reading a token file after its token was rejected.
 const TOKEN_POLL_INTERVAL: Duration = Duration::from_millis(250);
 const PANIC_DELAY: Duration = Duration::from_secs(1);
 

@@ -202,7 +202,7 @@ pub(super) fn push_address(
 pub(super) const SERVER_KINDS: &[Kind] = &[Kind::Service, Kind::Slice];
 /// Maximum offset of a compression pointer (RFC 1035, section 4.1.4).
 pub(super) const MAX_POINTER: usize = 0x3fff;
-/// Address records of 16 octets that fill the largest message.
+/// Address records of 16 bytes that fill the largest message.
 pub(super) const MAX_SERVERS: usize = 4_096;
 /// In seconds, as in CoreDNS.
 const REFRESH: u32 = 7_200;
@@ -212,5 +212,5 @@ const EXPIRE: u32 = 86_400;
 pub(super) const SOA_TTL: u32 = 300;
 /// TTL of the version, in seconds.
 const VERSION_TTL: u32 = 28_800;
-/// Octets of SOA data: two names that end in pointers, and five numbers.
+/// Bytes of SOA data: two names that end in pointers, and five numbers.
 const SOA_DATA: usize = 9 + 13 + 20;

@@ -181,7 +181,7 @@ struct SrvWriter<'r, 'o> {
     ttl: u32,
     weight: u16,
     room: usize,
-    /// The last target, the slices whose ports were handled for it, and its written ports.
+    /// The last target, the slices with ports handled for it, and its written ports.
     target: Vec<u8>,
     slices: HashSet<usize>,
     ports: HashSet<u16>,
@@ -293,6 +293,6 @@ pub(super) fn name_endpoint(name: &mut Vec<u8>, service: &Service, at: SliceEndp
 }
 
 const PRIORITY: u16 = 0;
-/// Octets before the target of an SRV record: owner (a pointer), type, class, TTL and length;
+/// Bytes before the target of an SRV record: owner (a pointer), type, class, TTL and length;
 /// priority, weight and port.
 const TARGET_OFFSET: usize = 2 + 10 + 6;

@@ -51,7 +51,7 @@ impl External {
         Some(Self { rules, server, hostmaster })
     }
 
-    /// Answers a question of class IN; `room` is the maximum size of the reply in octets.
+    /// Answers a question of class IN; `room` is the maximum size of the reply in bytes.
     pub fn answer(
         &self,
         of: &Responder,

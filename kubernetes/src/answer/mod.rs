@@ -141,7 +141,7 @@ struct Question<'a> {
     query: &'a Query<'a>,
     zone: &'a Zone,
     unsynced: UnsyncedKinds,
-    /// Maximum octets of the reply.
+    /// Maximum bytes of the reply.
     room: usize,
 }
 
@@ -163,7 +163,7 @@ impl Responder {
         &self.rules
     }
 
-    /// Answers a question of class IN; `room` is the maximum size of the reply in octets.
+    /// Answers a question of class IN; `room` is the maximum size of the reply in bytes.
     #[inline]
     pub fn answer(
         &self,
@@ -410,7 +410,7 @@ fn push_addresses<const OCTETS: usize, const RECORD: usize>(
     if addresses.is_empty() { ZoneAnswer::NoData } else { ZoneAnswer::Written }
 }
 
-/// Returns the header of an address record whose owner is the question's name.
+/// Returns the header of an address record with the question's name as its owner.
 fn head(rtype: RType, ttl: u32, octets: u16) -> [u8; HEAD] {
     let [[t0, t1], [c0, c1], [l0, l1]] = [rtype.0, Class::IN.0, octets].map(u16::to_be_bytes);
     let [s0, s1, s2, s3] = ttl.to_be_bytes();
@@ -487,11 +487,11 @@ impl ServiceName<'_> {
     }
 }
 
-/// Octets of a record before its data, the owner a pointer (RFC 1035, sections 3.2.1 and 4.1.4).
+/// Bytes of a record before its data, the owner a pointer (RFC 1035, sections 3.2.1 and 4.1.4).
 const HEAD: usize = 12;
-/// Octets of an A record whose owner is a pointer.
+/// Bytes of an A record with a pointer as its owner.
 const A_RECORD: usize = HEAD + 4;
-/// Octets of an AAAA record whose owner is a pointer.
+/// Bytes of an AAAA record with a pointer as its owner.
 const AAAA_RECORD: usize = HEAD + 16;
 /// Offset of the TTL in such a record.
 const TTL_OFFSET: usize = 6;

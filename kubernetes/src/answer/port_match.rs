@@ -93,7 +93,7 @@ impl PortMatch {
 /// query: a message has half as many records, and a scan without records takes a fraction of a
 /// millisecond.
 pub(super) const MAX_SCANNED: usize = 8_192;
-/// SRV records of 21 octets that fill the largest message.
+/// SRV records of 21 bytes that fill the largest message.
 const MAX_RECORDS: usize = 3_120;
 /// Sum of the weights of SRV records; each weight is at least 1.
 pub(super) const MAX_SHARES: usize = 100;

@@ -23,8 +23,8 @@ impl InitialSync {
         self.by_name.get(name).cloned()
     }
 
-    /// Replaces a service; `ahead` is the kind whose list contains it, at the end of which it is
-    /// published.
+    /// Replaces a service. `ahead` is the kind with the list that contains it; the service is
+    /// published at the end of that list.
     pub(super) fn set(&mut self, name: Arc<[u8]>, service: Option<Arc<Service>>, ahead: Option<Kind>) {
         match service {
             Some(service) => _ = self.by_name.insert(name, service),

@@ -71,7 +71,7 @@ pub struct Index {
     watched: u8,
     /// Kinds of which a list has completed.
     synced: KindSet,
-    /// Kinds whose watch is connected.
+    /// Kinds with a connected watch.
     connected: KindSet,
     serials: SoaSerial,
     /// Number of changes, for snapshots.
@@ -324,7 +324,7 @@ fn bit(kind: Kind) -> u8 {
 /// Number of buckets for services, addresses and pods: with 10,000 services most have one entry or
 /// none, with 100,000 endpoints six.
 const BUCKETS: usize = 16_384;
-/// Services of an address and role: records of 32 octets that fill the largest message.
+/// Services of an address and role: records of 32 bytes that fill the largest message.
 const MAX_PER_ROLE: usize = 2_048;
 /// Number of buckets for namespaces.
 const NAMESPACE_BUCKETS: usize = 256;

@@ -411,7 +411,7 @@ fn record(body: &mut Vec<u8>, rtype: RType, data: &[u8]) {
     body.extend_from_slice(data);
 }
 
-/// So many addresses are looked through one by one.
+/// Up to this number addresses are searched linearly.
 const FEW: usize = 16;
-/// Octets of a record before its data: a pointer, type, class, TTL and length.
+/// Bytes of a record before its data: a pointer, type, class, TTL and length.
 const RECORD: usize = 12;

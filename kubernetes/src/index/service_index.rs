@@ -121,7 +121,7 @@ impl ServiceIndex {
                     self.by_address.set(hash_of_role(*has, *address), |of| *of == hash, None);
                     removed.next();
                 }
-                // Another service whose name has the same hash may have an equal entry.
+                // Another service with the same hash of its name may have an equal entry.
                 (_, Some((has, address))) => {
                     self.by_address.set(hash_of_role(*has, *address), |_| false, Some(hash));
                     added.next();

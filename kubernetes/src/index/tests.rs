@@ -188,8 +188,8 @@ proptest! {
     }
 }
 
-/// A change copies nothing whose size grows with the cluster, except for the removal of a
-/// namespace with services.
+/// A change copies nothing that grows with the cluster, except for the removal of a namespace with
+/// services.
 #[test]
 fn change_replaces_own_buckets_only() {
     const SERVICES: usize = 200;

@@ -43,7 +43,7 @@ pub struct IndexWriter {
     addresses: PodAddresses,
     /// Namespaces of the API and of services, with the number of their services.
     namespaces: HashMap<Vec<u8>, (Arc<Namespace>, usize)>,
-    /// New namespaces with services whose inline services are not added yet.
+    /// New namespaces with services without their inline services yet.
     new_namespaces: HashSet<Box<[u8]>>,
     /// Services and imports until all kinds except pods are synced. Until then addresses of
     /// endpoints are not indexed, since other services with them may be missing.

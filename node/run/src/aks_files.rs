@@ -13,7 +13,8 @@ use node::upstream_discovery::KEPT;
 /// Reads the current Corefile: its text, and the parsed form. May block on a disk.
 pub(crate) type ReadCorefile = dyn Fn() -> Option<(String, Corefile)> + Send + Sync;
 
-/// Writes those files whose directory exists, each atomically; returns the errors, with remedies.
+/// Writes the files that have an existing directory, each atomically; returns the errors, with
+/// remedies.
 pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<Diagnosis> {
     let mut failed = Vec::new();
     let mut put = |path: &str, text: &str| {

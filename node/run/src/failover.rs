@@ -39,7 +39,7 @@ impl FailoverClients {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FailoverScope {
     pub(super) clients: Clients,
-    /// Uplinks whose clients are included, since pods may be on them.
+    /// Uplinks with included clients, since pods may be on them.
     shared: Vec<String>,
     /// Why the uplinks are not known.
     unknown: Option<String>,

@@ -42,8 +42,8 @@ pub struct LeaseManager {
     _hearing: Option<ListenGuard>,
 }
 
-/// Set once rules and leases are in place, with the addresses whose queries other programs' rules
-/// redirect at port 53.
+/// Set once rules and leases are in place, with the addresses that other programs' rules redirect
+/// at port 53.
 pub type Readiness = Option<Vec<IpAddr>>;
 
 /// The server's configuration and reloads, as `node status` shows them.
@@ -58,7 +58,7 @@ pub struct ReloadStatus {
 /// Returns the current [`ReloadStatus`].
 type ReloadStatusFn = Box<dyn Fn() -> ReloadStatus + Send>;
 
-/// What a stop removes.
+/// The extent of a stop's clean-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopMode {
     /// The next process follows: rules and the host-resolver setting stay, and late queries are not
@@ -199,7 +199,7 @@ struct LeaseThread {
     /// The listeners in the rules, as last written.
     put: Option<Vec<Listener>>,
     put_clients: Option<Clients>,
-    /// Addresses whose queries arrive here again after a failover.
+    /// Addresses that receive their queries again after a failover.
     back: BTreeSet<IpAddr>,
     /// Counter of address checks at the last renewal: queries fail over while an address is
     /// missing, even with a lease.
@@ -455,7 +455,7 @@ fn patience(lease: Option<Duration>) -> Duration {
     lease.map_or(PATIENCE, |lease| lease / 2)
 }
 
-/// Reason for the end of a lease whose address answers.
+/// Reason for the end of a lease of an address that answers.
 const LATE: &str = "a round took too long";
 /// A lease without timeout, which ends with its table.
 const OPEN_ENDED: Duration = Duration::from_secs(u32::MAX as u64);

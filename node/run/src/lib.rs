@@ -155,7 +155,7 @@ fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Lis
         if endpoint.transport != Transport::Dns || port != DNS_PORT {
             continue;
         }
-        // A link-local address comes from an interface that `bind` names, see [`check`].
+        // A link-local address is from an interface that `bind` names, see [`check`].
         if is_of_one_link(ip) {
             continue;
         }

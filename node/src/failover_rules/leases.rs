@@ -20,7 +20,7 @@ pub struct Leases {
     seen: DeathDetection,
     /// The table as written, if others can change it.
     put: Option<Contents>,
-    /// Addresses whose lease ends only with the table.
+    /// Addresses with a lease that ends only with the table.
     endless: Vec<IpAddr>,
     /// The addresses that our probes are let through to.
     probed: Vec<IpAddr>,
@@ -116,8 +116,8 @@ impl Leases {
         Ok(leases)
     }
 
-    /// Uses the existing table of other processes, whose leases time out; creates it if it differs
-    /// from the batch.
+    /// Uses the existing table of other processes, with leases that time out; creates it if it
+    /// differs from the batch.
     fn share(&mut self, batch: Batch) -> Result<Contents, NftError> {
         let there = self.contents()?;
         let mut holds = Batch::default();

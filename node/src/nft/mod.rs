@@ -36,7 +36,7 @@ pub enum NftError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// Another process has changed or removed a table of ours.
+    /// Another process has changed or removed a table of localdns.
     #[error("table inet {table} was changed by another process")]
     Changed {
         /// Its name.

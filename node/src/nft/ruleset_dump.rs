@@ -1,4 +1,4 @@
-//! Lists tables and chains of the kernel, ours and others'.
+//! Lists all tables and chains of the kernel.
 
 use std::io;
 

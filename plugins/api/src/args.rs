@@ -11,7 +11,7 @@ use wire::Name;
 use crate::SetupError;
 use crate::bounded_regex::bounded_regex;
 
-/// The value that was read, or the error at its word.
+/// The parsed value, or the error at its word.
 pub type Result<T> = std::result::Result<T, Located<SetupError>>;
 
 /// The arguments of one directive or property, taken from the left.
@@ -52,14 +52,14 @@ impl<'d> Args<'d> {
         })
     }
 
-    /// The arguments not taken yet.
+    /// The remaining arguments.
     pub fn rest(&mut self) -> &'d [Word] {
         let rest = &self.directive.args[self.next..];
         self.next = self.directive.args.len();
         rest
     }
 
-    /// The arguments not taken yet.
+    /// The remaining arguments.
     ///
     /// # Errors
     /// There is none.
@@ -84,10 +84,10 @@ impl<'d> Args<'d> {
         ))
     }
 
-    /// The next argument, as a number of `range`; `what` is what is expected.
+    /// The next argument, as a number of `range`; `what` names the expected value in errors.
     ///
     /// # Errors
-    /// There is none, or it is no such number.
+    /// The argument is missing or no such number.
     pub fn number<T: FromStr + PartialOrd>(
         &mut self,
         range: std::ops::RangeInclusive<T>,
@@ -97,10 +97,10 @@ impl<'d> Args<'d> {
         number(self.plugin, word, range, what)
     }
 
-    /// The next argument, as a Go duration of 0 or more; `what` is what is expected.
+    /// The next argument, as a Go duration of 0 or more; `what` names the expected value in errors.
     ///
     /// # Errors
-    /// There is none, or it is no duration.
+    /// The argument is missing or no duration.
     pub fn duration(&mut self, what: &'static str) -> Result<Duration> {
         let word = self.required()?;
         duration(self.plugin, word, what)
@@ -126,10 +126,10 @@ pub fn bad(plugin: &'static str, word: &Word, expected: &'static str) -> Located
     Located::new(&word.at, SetupError::BadValue { plugin, found: word.text.clone(), expected })
 }
 
-/// A number of `range`; `what` is what is expected.
+/// Parses `word` as a number of `range`; `what` names the expected value in errors.
 ///
 /// # Errors
-/// It is none.
+/// The word is no such number.
 pub fn number<T: FromStr + PartialOrd>(
     plugin: &'static str,
     word: &Word,
@@ -153,18 +153,18 @@ pub fn duration_or_seconds(plugin: &'static str, word: &Word, what: &'static str
     }
 }
 
-/// A name as a zone.
+/// Parses a name as a zone.
 ///
 /// # Errors
-/// It is none.
+/// The word is no name.
 pub fn zone(word: &Word) -> Result<Name> {
     zone_text(&word.text, &word.at)
 }
 
-/// A text at that place as a zone.
+/// Parses a text as a zone.
 ///
 /// # Errors
-/// It is none.
+/// The text is no name.
 pub fn zone_text(text: &str, at: &Location) -> Result<Name> {
     Name::from_text(text)
         .map_err(|error| Located::new(at, SetupError::Zone { found: text.to_owned(), error }))
@@ -192,7 +192,7 @@ pub fn zones_or(words: &[Word], own: &[Name]) -> Result<Vec<Name>> {
 /// Refuses a sub-block.
 ///
 /// # Errors
-/// There is one.
+/// The directive has one.
 pub fn no_block(plugin: &'static str, directive: &Directive) -> Result<()> {
     match directive.body {
         None => Ok(()),

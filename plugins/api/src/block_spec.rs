@@ -62,7 +62,7 @@ pub struct Key {
     pub at: Location,
 }
 
-/// `fallthrough [ZONES...]`: the names whose queries the next plugin gets.
+/// `fallthrough [ZONES...]`: names that pass to the next plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fallthrough {
     /// Names below these.

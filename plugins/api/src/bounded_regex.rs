@@ -1,4 +1,5 @@
-//! Regular expressions of Go's syntax, whose worst-case cost for a name is bounded before they are compiled.
+//! Regular expressions of Go's syntax; the worst-case cost for a name is bounded before
+//! compilation.
 
 use regex::{Regex, RegexBuilder};
 use regex_syntax::hir::{Class, Hir, HirKind};

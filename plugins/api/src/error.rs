@@ -1,4 +1,4 @@
-//! Errors of Corefiles whose syntax is right.
+//! Semantic errors of Corefiles with valid syntax.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use corefile::Kind;
 use thiserror::Error;
 
-/// Why a configuration cannot be served; each message says what stands there and what is expected.
+/// Why a configuration cannot be served; each message has the text found and the text expected.
 #[derive(Debug, Error)]
 pub enum SetupError {
-    /// The text itself.
+    /// A syntax error.
     #[error(transparent)]
     Syntax(#[from] corefile::SyntaxError),
     /// No server block at all.
     #[error("the Corefile holds no server block; expected at least `. {{ ... }}`")]
     Empty,
-    /// A directive that no CoreDNS has.
+    /// A directive unknown to CoreDNS.
     #[error("unknown directive {found:?}{}", did_you_mean(*.nearest, || "`localdns -plugins` lists those that are served".to_owned()))]
     UnknownDirective {
         /// The word.
@@ -23,12 +23,12 @@ pub enum SetupError {
         /// The known directive nearest to it.
         nearest: Option<&'static str>,
     },
-    /// A directive of CoreDNS that is not here.
+    /// An unsupported directive of CoreDNS.
     #[error(
         "the directive `{0}` of CoreDNS is not supported yet; remove it, or keep CoreDNS for this server block"
     )]
     NotBuilt(&'static str),
-    /// A property of CoreDNS that is not here.
+    /// An unsupported property of CoreDNS.
     #[error(
         "plugin/{plugin}: the property `{property}` of CoreDNS is not supported yet; remove it, or keep CoreDNS for this server block"
     )]
@@ -38,10 +38,10 @@ pub enum SetupError {
         /// The property.
         property: &'static str,
     },
-    /// A scheme of CoreDNS that is not here.
+    /// An unsupported scheme of CoreDNS.
     #[error("the scheme {0:?} is not supported yet; use dns:// or tls://")]
     SchemeNotBuilt(&'static str),
-    /// A transport to upstreams that is not here.
+    /// An unsupported transport to upstreams.
     #[error(
         "plugin/forward: upstreams over {0} are not supported yet; name the upstream by IP[:PORT] or tls://IP[:PORT]"
     )]
@@ -56,7 +56,7 @@ pub enum SetupError {
         /// `source_address`.
         source_address: std::net::IpAddr,
     },
-    /// A property that its directive does not have.
+    /// An unknown property of a directive.
     #[error("plugin/{plugin}: unknown property {found:?}{}", did_you_mean(*.nearest, || all_of(.known)))]
     UnknownProperty {
         /// The directive.
@@ -68,14 +68,14 @@ pub enum SetupError {
         /// Every known property.
         known: Box<[&'static str]>,
     },
-    /// An argument is absent.
+    /// A missing argument.
     #[error("plugin/{plugin}: `{word}` needs {expected}")]
     MissingArgument {
         /// The directive.
         plugin: &'static str,
         /// The directive or property as written.
         word: String,
-        /// What belongs there.
+        /// The expected argument.
         expected: &'static str,
     },
     /// An argument too many.
@@ -87,7 +87,7 @@ pub enum SetupError {
         word: String,
         /// The argument.
         found: String,
-        /// What belongs there.
+        /// The expected arguments.
         expected: &'static str,
     },
     /// An argument of the wrong kind or out of range.
@@ -97,10 +97,10 @@ pub enum SetupError {
         plugin: &'static str,
         /// The argument.
         found: String,
-        /// What belongs there.
+        /// The expected argument.
         expected: &'static str,
     },
-    /// A sub-block where none is known.
+    /// An unexpected sub-block.
     #[error("plugin/{plugin}: `{word}` has no sub-block; remove the braces")]
     UnexpectedBlock {
         /// The directive.
@@ -108,7 +108,7 @@ pub enum SetupError {
         /// The directive or property.
         word: String,
     },
-    /// A directive twice in one server block.
+    /// A repeated directive in a server block.
     #[error("plugin/{0}: can only be used once per server block; remove one")]
     OnlyOnce(&'static str),
     /// Properties that exclude each other.
@@ -129,7 +129,7 @@ pub enum SetupError {
         /// Why.
         error: String,
     },
-    /// A zone that a property names and its directive does not.
+    /// A zone of a property that is not a zone of its directive.
     #[error("plugin/{plugin}: {zone} is not a zone of this directive; add it there")]
     ForeignZone {
         /// The directive.
@@ -137,30 +137,30 @@ pub enum SetupError {
         /// The zone.
         zone: String,
     },
-    /// A directive without another that it answers of.
+    /// A directive without another one that it requires.
     #[error("plugin/{plugin}: `{other}` is missing in this server block; add it")]
     Needs {
         /// The directive.
         plugin: &'static str,
-        /// What it needs.
+        /// The required directive.
         other: &'static str,
     },
-    /// A zone that hides names of another one of its directive.
+    /// A zone that hides names of another zone of its directive.
     #[error("plugin/{plugin}: {zone} lies in {other}, whose names it would hide; remove one of them")]
     HiddenNames {
         /// The directive.
         plugin: &'static str,
         /// The zone.
         zone: String,
-        /// Where it lies.
+        /// The zone with the hidden names.
         other: String,
     },
-    /// A property that must come earlier or later.
+    /// A property in the wrong order.
     #[error("plugin/{plugin}: {rule}")]
     Order {
         /// The directive.
         plugin: &'static str,
-        /// What the order is.
+        /// The required order.
         rule: &'static str,
     },
     /// The same zone twice on one address.
@@ -255,21 +255,21 @@ pub enum SetupError {
         /// Why.
         error: tls::TlsError,
     },
-    /// A forward target that is one of our own listeners, and leads back.
+    /// A forward target that is one of this server's listeners: a loop.
     #[error(
         "plugin/forward: the upstream {upstream} is this server itself: its queries would return to this server block; name another upstream"
     )]
     Circle {
-        /// Where it is asked.
+        /// The upstream's address.
         upstream: crate::endpoint::Endpoint,
     },
-    /// A file of upstreams without one.
+    /// A file of upstreams without a name server.
     #[error("plugin/forward: no nameserver in {0}; expected lines such as `nameserver 192.0.2.53`")]
     NoNameservers(PathBuf),
-    /// The environment file that is to hold the Corefile.
+    /// The environment file for the Corefile.
     #[error("cannot be read: {0}; name a file that this user can read, or a Corefile with -conf")]
     EnvironmentFile(#[source] std::io::Error),
-    /// What it holds.
+    /// An error in that file.
     #[error(transparent)]
     Environment(#[from] node::VariantError),
     /// node-cache's template.

@@ -50,7 +50,7 @@ pub enum Failure {
     /// More transfers at a time than there is room for.
     #[error("too many transfers at a time")]
     Transfers,
-    /// A transfer that did not come to its end: the client went away, or took too long.
+    /// An incomplete transfer: the client closed the connection, or took too long.
     #[error("transfer cut off after {0} octets")]
     CutOff(u64),
     /// The upstreams.
@@ -59,7 +59,7 @@ pub enum Failure {
     /// More queries in flight than there is room for.
     #[error("too many queries in flight")]
     Overload,
-    /// A bug of ours, caught.
+    /// A panic, caught.
     #[error("panic")]
     Panic,
 }
@@ -76,14 +76,14 @@ pub struct OwnFailure {
     pub kind: FailureKind,
 }
 
-/// What a plugin's failure is to clients and operators.
+/// Kind of a plugin's failure, for clients and operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
     /// An error, which `errors` logs.
     Error,
-    /// The name is merely not the plugin's, which does not fall through.
+    /// The name is not the plugin's, which does not fall through.
     NotMine,
-    /// What decides is not known yet.
+    /// The plugin's data is not complete yet.
     NotReady,
 }
 
@@ -117,7 +117,8 @@ impl Failure {
         }
     }
 
-    /// Whether `errors` logs it: CoreDNS's plugins answer SERVFAIL without an error for names that are not theirs.
+    /// Whether `errors` logs it: CoreDNS's plugins answer SERVFAIL without an error for names
+    /// outside their zones.
     pub fn is_error(&self) -> bool {
         match self {
             Self::Own(own) => own.kind == FailureKind::Error,
@@ -163,8 +164,8 @@ impl Failure {
     }
 }
 
-/// As much of a text that clients have a part in as is told of it: what a name has in its longest spelling. A rule or a
-/// template may have made a short name much longer.
+/// Truncates a text that clients can influence to the longest spelling of a name, for logs. A rule
+/// or a template may have made a short name much longer.
 pub fn beginning(mut text: String) -> String {
     if text.len() > LONGEST_NAME {
         text.truncate(text.floor_char_boundary(LONGEST_NAME));
@@ -173,7 +174,7 @@ pub fn beginning(mut text: String) -> String {
     text
 }
 
-/// Octets of a name's text: each of its own as a backslash and three digits, and dots.
+/// Bytes of a name's text: each of its own as a backslash and three digits, and dots.
 const LONGEST_NAME: usize = 1_016;
 
 fn forward_ede(failure: &forwarder::ForwardError) -> Ede {

@@ -1,4 +1,5 @@
-//! The API of plugins: how directives are read, what is built from them, and the context of a query.
+//! The API of plugins: parsing of directives, the parts built from them, and the context of a
+//! query.
 //!
 //! ```text
 //! directives -> args -> spec (plain data, or an error) -> hooks | middleware | source

@@ -4,9 +4,9 @@
 //! client query -> on_query -> on_query -> sources, cache, upstreams
 //! response <- on_response <- on_response <-'
 //! ```
-//! A block has them in plugin.cfg's order, and most blocks have none. A query that needs subqueries is
-//! evaluated again from the start each time one of them is answered: middleware must come to the same
-//! result each time, and keeps no state but counters.
+//! A block has them in plugin.cfg's order, and most blocks have none. A query that needs subqueries
+//! is evaluated again from the start each time one of them is answered: middleware must return the
+//! same result each time, and keeps no state but counters.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -96,9 +96,9 @@ pub enum HookResult {
 /// Issues subqueries. A caller that needs several issues all of them before it waits, so that they
 /// run at the same time.
 pub trait Subqueries {
-    /// The server's answer to the client for `name`, `rtype` and `class`, routed to its server block and
-    /// through all plugins of that, `acl` included. `None` if an upstream must be asked first: the
-    /// caller then returns [`HookResult::Waiting`].
+    /// The server's answer to the client for `name`, `rtype` and `class`, routed to its server
+    /// block and through all plugins of that, `acl` included. `None` if an upstream must be queried
+    /// first: the caller then returns [`HookResult::Waiting`].
     fn resolve(&mut self, name: &Name, rtype: RType, class: Class) -> Option<SubqueryResult>;
 
     /// The answer of this block's plugins below the caller for a name that is tried in place of the
@@ -143,7 +143,7 @@ impl SubqueryResult {
 /// It is the key of cache entries and of queries in flight. The reply has the client's question.
 pub struct EffectiveQuery<'q> {
     client: &'q Query<'q>,
-    /// The server that was asked, as `dns://ADDRESS:PORT`.
+    /// The server address that received the query, as `dns://ADDRESS:PORT`.
     pub server: &'q str,
     /// Whether counters count it: it is a client's query and evaluated for the first time, no subquery.
     pub counts: bool,
@@ -160,10 +160,10 @@ pub struct EffectiveQuery<'q> {
     clears_rd: bool,
     /// EDNS options for upstreams besides client subnets, as in an OPT record.
     options: Vec<u8>,
-    /// Codes whose options for upstreams are in `options`; upstreams get no options of other codes.
+    /// Codes of the options in `options`; upstreams get no options of other codes.
     known: Vec<u16>,
     subnet: UpstreamSubnet,
-    /// All that is for upstreams alone, as [`UpstreamOverrides`] has it.
+    /// All overrides for upstreams alone, as in [`UpstreamOverrides`].
     added: Vec<u8>,
 }
 

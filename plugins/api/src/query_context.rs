@@ -61,11 +61,11 @@ pub enum Lookup {
     Follow,
     /// As `Follow`, but the query fails if the target of one has no answer.
     FollowOrFail,
-    /// The reply is written, and an upstream must be asked to refresh the cache.
+    /// The reply is written, and an upstream must be queried to refresh the cache.
     Refresh,
     /// The next plugin gets the query; the reply is unchanged.
     Pass,
-    /// An upstream must be asked; after this time the client gets a stale answer.
+    /// An upstream must be queried; after this time the client gets a stale answer.
     Ask(Option<Duration>),
     /// The query fails.
     Fail(Failure),

@@ -1,4 +1,5 @@
-//! The traits of plugins: directives of one server block as plain data, and what is built from them.
+//! The traits of plugins: directives of one server block as plain data, and the objects built from
+//! them.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -26,7 +27,7 @@ pub trait PluginSpec: Any + Debug + Send + Sync {}
 
 impl<T: Any + Debug + Send + Sync> PluginSpec for T {}
 
-/// The directives of a plugin whose hooks every query and reply of its block passes.
+/// The directives of a plugin with hooks for every query and reply of its block.
 pub trait HooksSpec: PluginSpec {
     /// Adds to `context.hooks`; plugins above it in plugin.cfg have done so before.
     fn build(&self, context: &mut BuildContext<'_>);
@@ -62,7 +63,7 @@ pub trait SourceSpec: PluginSpec {
     /// Builds the source of a block.
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source>;
 
-    /// Zones whose names only this source knows.
+    /// Zones with names that only this source knows.
     fn zones(&self) -> &[Name] {
         &[]
     }

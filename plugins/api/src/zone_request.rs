@@ -6,11 +6,11 @@
 //! ```
 //! A source answers such a request or passes it; a request that no source of the block answers is
 //! refused. For a transfer it returns [`Messages`]: the zone's content, and the client's position in it.
-//! The client's connection asks it for the next message when the kernel has all before; so it is never
-//! ahead of the client by more than one message, and it is dropped with the connection. It must hold an
-//! immutable snapshot (an `Arc` that all readers share), no copy, and nothing that grows: a slow client
-//! keeps it for minutes, while the zone and the configuration change. Few transfers run at a time
-//! (docs/limits.md).
+//! The client's connection requests the next message when the kernel has all before; so it is never
+//! ahead of the client by more than one message, and it is dropped with the connection. It must
+//! hold an immutable snapshot (an `Arc` that all readers share), no copy, and nothing that grows: a
+//! slow client keeps it for minutes, while the zone and the configuration change. Few transfers run
+//! at a time (docs/limits.md).
 //!
 //! A transfer is the zone's SOA record, every other record, and the SOA again (RFC 5936, section 2.2). For
 //! an IXFR [`wire::ZoneRequest::serial`] is the client's serial: a client with the newest serial gets the
@@ -21,8 +21,8 @@
 //! Without a `transfer` of the block that names the client no source is called
 //! ([`Source::permits`](crate::spec::Source)).
 //!
-//! `acl` and other middleware apply to the name and type of transfers, too. Response hooks do not; a
-//! request whose name or type middleware changes is refused.
+//! `acl` and other middleware apply to the name and type of transfers, too. Response hooks do not;
+//! a request is refused if middleware changes its name or type.
 
 use wire::{Class, Flags, HEADER, Name, Owner, RType, Reply, Section};
 

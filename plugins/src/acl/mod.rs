@@ -1,7 +1,8 @@
 //! `acl`: allows, refuses or drops queries by client, name and type.
 //!
 //! ```text
-//! each `acl` whose zones contain the name -> its rules from top to bottom -> the first match decides
+//! each `acl` with a zone that contains the name -> its rules from top to bottom -> the first match
+//! decides
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -22,7 +23,7 @@ use plugin::reload_state::Persistent;
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
 use plugin::{QueryContext, Spec};
 
-/// What every `acl` of a server block says, in file order.
+/// All `acl` directives of a server block, in file order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AclSpec(Vec<List>);
 
@@ -41,17 +42,17 @@ struct Rule {
     types: Vec<RType>,
     /// Empty means every client.
     sources: Vec<IpNet>,
-    /// What is odd about them but not wrong, and where.
+    /// Warnings about them, with their place.
     odd: Vec<String>,
 }
 
-/// What is odd but not wrong, and where.
+/// Warnings, with their place.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     let all = spec.blocks.iter().filter_map(|block| block.get::<AclSpec>()).flat_map(|AclSpec(lists)| lists);
     all.flat_map(|list| &list.rules).flat_map(|rule| rule.odd.iter().cloned())
 }
 
-/// What is done with a query.
+/// The effect of a rule on a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Allow,
@@ -76,7 +77,7 @@ impl AclSpec {
         self.rules(name, rtype).find(|(_, rule)| rule.is_for(client))
     }
 
-    /// The rules for such a query from whomever, in the order in which they are asked.
+    /// The rules for a query with this name and type, for any client, in order of evaluation.
     fn rules<'l>(&'l self, name: &Name, rtype: RType) -> impl Iterator<Item = (&'l Name, &'l Rule)> {
         self.0.iter().flat_map(move |list| {
             // The longest zone that matches, which is the metrics' `zone` label.
@@ -87,7 +88,7 @@ impl AclSpec {
         })
     }
 
-    /// The verdict on such a query for every client; `None` if it depends on the client.
+    /// The verdict for all clients; `None` if it depends on the client.
     fn for_everybody(&self, name: &Name, rtype: RType) -> Option<Option<(&Name, &Rule)>> {
         let mut rules = self.rules(name, rtype);
         let first = rules.next();
@@ -100,7 +101,7 @@ impl AclSpec {
                 return Some(Some((zone, rule)));
             }
         }
-        // A client that no rule names is allowed.
+        // A client that matches no rule is allowed.
         (action == Action::Allow).then_some(None)
     }
 }
@@ -134,7 +135,7 @@ impl Rule {
                 };
                 return Err(bad(PLUGIN, section, wanted));
             }
-            // `*` matches everything: what follows it in the section is ignored.
+            // `*` matches everything: the rest of the section is ignored.
             let all = values.iter().any(|word| word.text == "*");
             for word in values.iter().take_while(|word| word.text != "*") {
                 if types {
@@ -173,10 +174,10 @@ fn network(word: &Word) -> Result<IpNet> {
     read.map_err(|_| bad(PLUGIN, word, "a network, such as 10.0.0.0/8 or 2001:db8::1, or `*`"))
 }
 
-/// Why no client is ever within that network: one over IPv4 is its IPv4 address.
+/// Why a network never matches: a client over IPv4 has its IPv4 address.
 fn fits_nobody(word: &Word, source: &IpNet) -> Option<String> {
     let (mapped, text) = (mapped(source)?, word.shown());
-    // A variable's value is not shown.
+    // A variable's value is not printed.
     let write = if text == word.text { format!("; write {mapped}") } else { String::new() };
     Some(format!(
         "{}: plugin/{PLUGIN}: {text:?} matches no client, since IPv4 clients have IPv4 addresses{write}",
@@ -235,14 +236,14 @@ impl MiddlewareSpec for AclSpec {
     }
 }
 
-/// The step of one server block.
+/// The middleware of one server block.
 #[derive(Debug)]
 struct Acl {
     spec: AclSpec,
     counters: Vec<ServerCounters>,
 }
 
-/// Where the queries to one server are counted.
+/// Counters for queries to one server.
 #[derive(Debug)]
 struct ServerCounters {
     server: String,
@@ -304,11 +305,11 @@ impl Middleware for Acl {
     }
 }
 
-/// What is counted of every `acl`, for as long as the process lives.
+/// Counters of all `acl` directives, for the life of the process.
 #[derive(Debug, Default)]
 struct AclCounters(Mutex<BTreeMap<Labels, Arc<PerThread>>>);
 
-/// What was done, the server, the zone of the list.
+/// The action, the server, the zone of the list.
 type Labels = (usize, String, String);
 
 impl AclCounters {
@@ -349,7 +350,7 @@ mod tests {
 
     const OWN: &[Name] = &[Name::ROOT];
 
-    /// The rule and zone that decide about a query, or `-`.
+    /// The matching rule with its zone, or `-`.
     fn decided(lines: &str, name: &str, rtype: RType, client: &str) -> String {
         let spec = read(lines, |directives| AclSpec::read(directives, OWN)).unwrap();
         let found = spec.find(&Name::from_text(name).unwrap(), rtype, client.parse().unwrap());

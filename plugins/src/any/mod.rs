@@ -1,4 +1,4 @@
-//! `any`: what ANY is answered with in place of all that there is (RFC 8482).
+//! `any`: answers ANY with one HINFO record (RFC 8482).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use plugin::args::{Result, bare};
 use plugin::middleware::{EffectiveQuery, Middleware, OnQuery};
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
 
-/// The step; it has nothing to set.
+/// The middleware; it has no settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Any;
 
@@ -51,7 +51,7 @@ impl Middleware for Any {
 
 /// CPU and OS, as character strings (RFC 1035, section 3.3.2).
 const HINFO: &[u8] = b"\x0dANY obsoleted\x0cSee RFC 8482";
-/// In seconds, as CoreDNS has it.
+/// In seconds, as in CoreDNS.
 const TTL: u32 = 8482;
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! `autopath`: the names that a client would try one after the other, tried here.
+//! `autopath`: tries the names of a client's search path in the server.
 //!
 //! ```text
-//! web.t1.svc.cluster.local, whose client completes names with t1.svc.cluster.local, svc.cluster.local, cluster.local:
-//! web.t1.svc.cluster.local -> web.svc.cluster.local -> web.cluster.local -> web; the first that is there is the answer
+//! web.t1.svc.cluster.local, client with search path t1.svc.cluster.local, svc.cluster.local,
+//! cluster.local:
+//! web.t1.svc.cluster.local -> web.svc.cluster.local -> web.cluster.local -> web; the first name
+//! that exists is the answer
 //! ```
 
 mod setup;
@@ -58,12 +60,12 @@ impl MiddlewareSpec for AutopathSpec {
 #[error("`@{0}` needs the directive `{0}` in this server block; add it, or name a file")]
 struct NotHere(&'static str);
 
-/// The step of one server block.
+/// The middleware of one server block.
 #[derive(Debug)]
 struct Autopath {
     spec: AutopathSpec,
     paths: Paths,
-    /// Where names that were found are counted, by server.
+    /// Counters of names found, by server.
     answered: Vec<(String, Arc<PerThread>)>,
 }
 
@@ -76,27 +78,27 @@ enum Paths {
     OfEach(Arc<dyn SearchPaths>),
 }
 
-/// What a query is to its client's search path.
+/// Role of a query in its client's search path.
 #[derive(Debug)]
 enum Searched<'s> {
-    /// One of the names that a resolver makes of the one that it is asked for.
+    /// The first candidate: the client's name with the first domain.
     For(Search<'s>),
-    /// The domain that it completes names with first.
+    /// The first domain itself.
     Domain,
 }
 
-/// One query's names.
+/// The candidates of one query.
 #[derive(Debug)]
 struct Search<'s> {
     step: &'s Autopath,
-    /// What the client completed, in its spelling, without the root.
+    /// The client's name before completion, in its spelling, without the root.
     base: Box<[u8]>,
-    /// With what it completes.
+    /// The search path.
     path: Vec<Name>,
 }
 
 impl Autopath {
-    /// The names to try, if the client completes names and this is the first that it tries.
+    /// The names to try, if the client completes names and this is its first candidate.
     fn search(&self, effective: &EffectiveQuery<'_>, client: IpAddr) -> Option<Searched<'_>> {
         let name = effective.name();
         if !self.spec.zones.iter().any(|zone| name.is_within(zone)) {
@@ -109,7 +111,7 @@ impl Autopath {
         };
         let first = path.first().filter(|first| name.is_within(first))?;
         let labels = name.label_count() - first.label_count();
-        // The name is a search domain itself: no client has it from completing a shorter name.
+        // The name is a search domain itself, not a completed name.
         if labels == 0 {
             return Some(Searched::Domain);
         }
@@ -123,7 +125,8 @@ impl Autopath {
 }
 
 impl Search<'_> {
-    /// What is tried, each as it is spelled: the base in every domain, and as it is. What is too long for a name is nowhere.
+    /// The candidates with their spelling: the base in every domain, and alone. Omits those too
+    /// long for a name.
     fn candidates(&self) -> impl Iterator<Item = (Name, Vec<u8>)> {
         let domains = self.path.iter().chain([&Name::ROOT]);
         domains.filter_map(|domain| {
@@ -211,7 +214,7 @@ impl<'s> NeedsSubquery<'s> for Search<'s> {
                     return Some(OnQuery::Answer(response));
                 }
                 SubqueryResult::Failed(Failure::Dropped) => return Some(OnQuery::Drop),
-                // A lookup that failed ends the search: a name later in the search path may be another one than the client
+                // A failed lookup ends the search: a later name may not be the one that the client
                 // means.
                 SubqueryResult::Failed(failure) => return Some(OnQuery::Fail(failure)),
             }
@@ -225,7 +228,7 @@ impl<'s> NeedsSubquery<'s> for Search<'s> {
     }
 }
 
-/// The first domain, asked for as it is.
+/// Hook for a query for the first domain itself.
 #[derive(Debug)]
 struct Domain;
 
@@ -238,7 +241,7 @@ impl ResponseHook for Domain {
         response: &mut Message,
         _: &mut dyn Subqueries,
     ) -> HookResult {
-        // Behind an alias NXDOMAIN is about another name.
+        // After an alias NXDOMAIN applies to another name.
         if response.rcode == Rcode::NXDOMAIN && response.section(Section::Answer).next().is_none() {
             response.rcode = Rcode::NOERROR;
             response.clear_ad();
@@ -247,7 +250,7 @@ impl ResponseHook for Domain {
     }
 }
 
-/// What is counted of every `autopath`, for as long as the process lives.
+/// Counters of all `autopath` directives, for the life of the process.
 #[derive(Debug, Default)]
 struct AutopathCounters(Mutex<BTreeMap<String, Arc<PerThread>>>);
 

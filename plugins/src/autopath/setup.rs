@@ -1,4 +1,4 @@
-//! What an `autopath` directive says, and the search list of the file that it names.
+//! Parsing of `autopath`, and the search list of its file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use plugin::spec::{MiddlewareSpec, ParseContext};
 
 pub(super) const PLUGIN: &str = "autopath";
 
-/// What one `autopath` directive says.
+/// One `autopath` directive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AutopathSpec {
     /// Names of these zones are completed.
     pub(super) zones: Vec<Name>,
-    /// Where search paths come from.
+    /// Source of search paths.
     pub(super) source: PathSource,
-    /// Where that is written.
+    /// Location of that word.
     pub(super) at: Location,
-    /// How many dots a name has at least that is completed; default 0.
+    /// Minimum number of dots in a name to complete; default 0.
     pub(super) ndots: usize,
-    /// Whether a name that exists nowhere gets NODATA: `response noerror`; default no.
+    /// Whether a name without any existing candidate gets NODATA: `response noerror`; default no.
     pub(super) noerror: bool,
 }
 
-/// Where search paths come from.
+/// Source of search paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PathSource {
     /// The `search` line of a file: one for all clients.
     File(PathBuf),
-    /// `@PLUGIN`: each client's own, as that directive of the block knows it.
+    /// `@PLUGIN`: each client's own, from that directive of the block.
     Plugin(&'static str),
 }
 
@@ -97,7 +97,7 @@ impl PathSource {
 }
 
 impl AutopathSpec {
-    /// The search list of `file`: a name of one domain at least.
+    /// The search list of `file`: at least one domain.
     pub(super) fn search_list(&self, file: &Path) -> Result<Vec<Name>> {
         let text = files::read_with_timeout(file, LARGEST).map_err(|error| {
             let error = SetupError::File { plugin: PLUGIN, path: file.to_owned(), error: error.into() };
@@ -124,7 +124,7 @@ fn search_list(text: &str, file: &Path) -> std::result::Result<Vec<Name>, Search
         })
     };
     let mut domains = words.iter().map(domain).collect::<std::result::Result<Vec<_>, _>>()?;
-    // The root completes nothing; it is what is tried last in any case.
+    // The root completes nothing; the name alone is tried last in any case.
     domains.retain(|domain| *domain != Name::ROOT);
     if domains.is_empty() { Err(SearchListError::Nothing(file.to_owned())) } else { Ok(domains) }
 }
@@ -132,7 +132,7 @@ fn search_list(text: &str, file: &Path) -> std::result::Result<Vec<Name>, Search
 const SOURCE: &str = "a file or @kubernetes, the one directive that knows search paths";
 const NDOTS: &str = "a number of dots, 0 to 15";
 const RESPONSE: &str = "noerror or nxdomain";
-/// As resolvers take it (resolv.conf(5)).
+/// The limit of resolvers (resolv.conf(5)).
 const MOST_NDOTS: usize = 15;
-/// A resolv.conf has some hundred octets.
+/// A resolv.conf has some hundred bytes.
 const LARGEST: u64 = 1 << 20;

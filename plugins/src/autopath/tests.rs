@@ -68,7 +68,7 @@ fn errors_have_their_place() {
     );
 }
 
-/// The search list of a file with this text, or what is wrong with it.
+/// The search list of a file with this text, or the error.
 fn list(text: &str) -> std::result::Result<Vec<Name>, String> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("resolv.conf");
@@ -93,7 +93,7 @@ fn search_list_bounds() {
     let domains = |count: usize| format!("search {}", vec!["a.example"; count].join(" "));
     assert_eq!(list(&domains(32)).unwrap().len(), 32);
     assert_eq!(list(&domains(33)).unwrap_err(), long);
-    // 31 of 66 octets, each with a blank, and what is left.
+    // 31 of 66 bytes, each with a blank, and the rest.
     let octets = |last: usize| {
         let each = format!("{}.xx ", "a".repeat(62));
         format!("search {}{}", each.repeat(31), "a".repeat(last))
@@ -107,7 +107,7 @@ fn search_list_bounds() {
     );
 }
 
-/// A step that searches these domains, of clients at 192.0.2.9 alone.
+/// Middleware with this search path for clients at 192.0.2.9 alone.
 fn step(properties: &str, domains: &[&str]) -> Autopath {
     #[derive(Debug)]
     struct OfOne(Vec<Name>);
@@ -123,7 +123,8 @@ fn step(properties: &str, domains: &[&str]) -> Autopath {
     Autopath { spec, paths, answered }
 }
 
-/// What others answer: `NAME OCTET` has an address, `NAME nodata` and `NAME fails`; all others are not there.
+/// Answers of subqueries: `NAME OCTET` has an address, `NAME nodata` and `NAME fails`; all other
+/// names do not exist.
 fn others(rows: &[&str]) -> Others {
     let mut others = Others::default();
     for domain in ["t1.svc.c", "svc.c", "c", "host", "."] {
@@ -165,7 +166,7 @@ fn first_existing_name_answers() {
             "NOERROR web.t1.svc.c. CNAME web.svc.c., web.svc.c. A",
         ),
         ("", 9, "a.b.t1.svc.c", &["a.b 1"], 5, "NOERROR a.b.t1.svc.c. CNAME a.b., a.b. A"),
-        // It lacks the type; what comes behind it has none to give.
+        // The first existing name lacks the type; later candidates with the type do not count.
         ("", 9, "web.t1.svc.c", &["web.c nodata", "web 1"], 3, "NOERROR "),
         ("", 9, "web.t1.svc.c", &["web.svc.c refused", "web 1"], 2, "REFUSED "),
         ("", 9, "web.t1.svc.c", &["web.svc.c fails", "web 1"], 2, "Fails"),
@@ -212,10 +213,10 @@ fn first_existing_name_answers() {
 fn first_domain_gets_nodata() {
     let alias = || vec![Rr::new(Section::Answer, &name("t1.svc.c"), RType::CNAME, 7, name("gone").as_wire())];
     for (client, asked, rcode, records, response) in [
-        // Names below it are there.
+        // Names below it exist.
         (9, "t1.svc.c", Rcode::NXDOMAIN, vec![], "NOERROR 0"),
         (9, "T1.svc.C", Rcode::NXDOMAIN, vec![], "NOERROR 0"),
-        // The alias is there; what it leads to is not.
+        // The alias exists; its target does not.
         (9, "t1.svc.c", Rcode::NXDOMAIN, alias(), "NXDOMAIN 1"),
         (9, "t1.svc.c", Rcode::NOERROR, vec![a("t1.svc.c", 7, [192, 0, 2, 1])], "NOERROR 1"),
         (9, "t1.svc.c", Rcode::SERVFAIL, vec![], "SERVFAIL 0"),
@@ -228,7 +229,7 @@ fn first_domain_gets_nodata() {
         let (_, message) = through(&step, &format!("192.0.2.{client}"), &packet, below, &mut others);
         let message = message.expect("it is answered");
         assert_eq!(format!("{} {}", message.rcode, message.records.len()), response, "{asked} {rcode}");
-        // Nothing was tried for it, and nothing found.
+        // No candidate was tried or counted.
         assert_eq!((others.1.len(), step.answered[0].1.get()), (0, 0), "{asked}");
     }
 }

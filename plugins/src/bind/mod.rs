@@ -20,7 +20,7 @@ pub struct BindSpec(Vec<Bind>);
 struct Bind {
     /// IP addresses, `fe80::1%LINK` among them, or interface names, in file order.
     targets: Vec<Word>,
-    /// Of these, addresses, or interfaces with all of theirs, that are left out.
+    /// Excluded ones of these: addresses, or interfaces with all their addresses.
     except: Vec<Word>,
 }
 
@@ -44,8 +44,9 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
 }
 
 impl BindSpec {
-    /// The addresses meant, interfaces expanded by `addresses_of`, each once and in order; their ports are 0. A link-local
-    /// IPv6 address has its interface where that was named, or stands for it.
+    /// The listen addresses without duplicates and in order, with interfaces expanded by
+    /// `addresses_of`; their ports are 0. A link-local IPv6 address has an interface if the
+    /// directive names it.
     ///
     /// # Errors
     /// At the word of an interface that does not exist or has no address; at the first word if `except` leaves none.

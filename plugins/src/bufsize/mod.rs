@@ -1,4 +1,4 @@
-//! `bufsize`: the largest reply over UDP.
+//! `bufsize`: maximum size of a reply over UDP.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use plugin::args::{Args, Result, no_block, number, once};
 use plugin::hooks::ReplySize;
 use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
-/// What `bufsize [SIZE]` says.
+/// The directive `bufsize [SIZE]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BufsizeSpec {
-    /// The largest UDP reply; default 1232, 512 to 4096.
+    /// Maximum size of a UDP reply in bytes; default 1232, 512 to 4096.
     pub octets: u16,
 }
 

@@ -1,4 +1,4 @@
-//! What looks for an answer that an upstream gave before, and counts what it finds.
+//! Looks queries up in the cache, and counts hits and misses.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use plugin::spec::{BuildContext, Explanation, Source};
 use plugin::{HostsGuard, Lookup, QueryContext};
 use wire::{Query, Reply};
 
-/// The handler of `cache` in one block: in front of `forward`, behind all that answers from memory.
+/// The source of `cache` in one block: before `forward`, after all sources that answer from memory.
 pub struct CacheSource(BlockCache);
 
 /// A block's part of the cache.
@@ -23,15 +23,15 @@ pub fn of_block(spec: &CacheSpec, partition: Arc<Partition>, context: &BuildCont
 }
 
 impl CacheSource {
-    /// That of a block's part of the cache.
+    /// Creates the source for a block's part of the cache.
     pub fn new(cache: BlockCache) -> Self {
         Self(cache)
     }
 }
 
 impl Source for CacheSource {
-    /// Answers from what is kept. [`Lookup::Ask`] says that what is kept will do once an upstream has had so long; whether one
-    /// is asked is for `forward` to say.
+    /// Answers from the cache. [`Lookup::Ask`] means that a stale entry may be served once the
+    /// upstream has had that time; `forward` decides whether the query is forwarded.
     #[inline]
     fn lookup<'h>(
         &'h self,
@@ -63,7 +63,7 @@ impl Source for CacheSource {
                 if !refresh {
                     return Lookup::Answer;
                 }
-                // As in CoreDNS, which calls it a prefetch, too.
+                // CoreDNS counts this as a prefetch, too.
                 counters.add(|zone| &zone.cache_prefetches);
                 Lookup::Refresh
             }

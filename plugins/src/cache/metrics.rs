@@ -1,14 +1,14 @@
-//! What is counted of the cache, beside what each query counts on its way (`metrics::counters::ZoneCounters`).
+//! Metrics of the cache, besides the counters of each query (`metrics::counters::ZoneCounters`).
 
 use ::cache::{AnswerKind, Cache, Partition};
 use metrics::{Families, Metric};
 
-/// Adds what the cache of all server blocks holds.
+/// Adds the size of the cache of all server blocks.
 pub fn collect(cache: &Cache, into: &mut Families) {
     into.gauge(BYTES, &[], cache.bytes() as f64);
 }
 
-/// Adds what a block's part of it holds, and what had to go. `zones` is the label.
+/// Adds a block's entries and evictions. `zones` is the label.
 pub fn collect_partition(partition: &Partition, server: &str, zones: &str, into: &mut Families) {
     for kind in AnswerKind::ALL {
         let labels = [("server", server), ("type", kind.label()), ("zones", zones), ("view", "")];

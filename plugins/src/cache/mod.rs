@@ -1,4 +1,4 @@
-//! `cache`: what is kept of upstreams' answers, and for how long.
+//! `cache`: which answers of upstreams are cached, and for how long.
 
 mod handler;
 pub mod metrics;
@@ -87,7 +87,8 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     Ok(Arc::new(spec))
 }
 
-/// `cache 3600s` reads as a zone in CoreDNS and so switches the cache off for everything else, in silence.
+/// Refuses a duration as first argument: CoreDNS reads `cache 3600s` as a zone, which disables the
+/// cache for all other names without a message.
 fn refuse_duration(words: &[Word]) -> Result<()> {
     match words.iter().find(|word| corefile::go_values::parse_duration(&word.text).is_ok()) {
         Some(word) => {
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
     use crate::read_corefile::tests::{refused, refused_properties, said, with};
 
-    /// What a row makes different from the bare directive.
+    /// Differences of a row from the bare directive.
     type Change = fn(&mut CacheSpec);
 
     fn name(text: &str) -> Name {

@@ -13,7 +13,7 @@ use plugin::args::{Result, no_block, once};
 use plugin::middleware::{EffectiveQuery, Middleware, OnQuery};
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
 
-/// What `chaos [VERSION] [AUTHORS...]` says: the data of TXT records, one string each.
+/// The directive `chaos [VERSION] [AUTHORS...]`: the data of TXT records, one string each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chaos {
     version: Box<[u8]>,
@@ -74,7 +74,7 @@ impl Middleware for Chaos {
     }
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Version,
@@ -115,9 +115,9 @@ fn string(text: &str) -> Box<[u8]> {
     data.into()
 }
 
-/// Bytes of a character string at most.
+/// Maximum size of a character string, in bytes.
 const MOST: usize = 255;
-/// The version that is answered without arguments.
+/// The version in answers without arguments.
 const VERSION: &str = concat!("localdns-", env!("CARGO_PKG_VERSION"));
 
 #[cfg(test)]

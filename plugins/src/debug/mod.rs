@@ -7,7 +7,7 @@ use corefile::Directive;
 use plugin::args::{Result, bare};
 use plugin::spec::{ParseContext, PluginSpec};
 
-/// Stands in a block: lines of level debug are printed.
+/// The directive: lines of level debug are logged.
 #[derive(Debug, Clone, Copy)]
 pub struct DebugSpec;
 

@@ -1,4 +1,4 @@
-//! `errors`: logs why queries fail, some of it as summaries.
+//! `errors`: logs failures of queries, some as summaries.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use plugin::failure::Failure;
 use plugin::hooks::ObserveFailures;
 use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
-/// What `errors` says.
+/// The directive `errors`.
 #[derive(Debug, Clone, Default)]
 pub struct ErrorsSpec {
     /// Patterns of errors that are counted and logged as summaries; the first match decides.
@@ -27,7 +27,7 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
     const PLUGIN: &str = "errors";
     let directive = once(PLUGIN, directives)?;
     let mut args = Args::new(PLUGIN, directive, "no argument");
-    // CoreDNS takes `errors stdout` from old files and means the same.
+    // CoreDNS accepts `errors stdout` from old files with the same meaning.
     if let Some(word) = args.optional()
         && word.text != "stdout"
     {

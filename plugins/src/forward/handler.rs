@@ -1,4 +1,4 @@
-//! Whether an upstream is to be asked for a name.
+//! Decides whether a name is forwarded.
 
 use std::sync::Arc;
 
@@ -8,15 +8,16 @@ use plugin::spec::{BuildContext, Explanation, Source};
 use plugin::{HostsGuard, Lookup, QueryContext};
 use wire::{Query, Reply};
 
-/// The handler of `forward` in one block: it says which upstreams are to be asked; a worker asks them.
+/// The source of `forward` in one block: it selects names to forward; a worker queries the
+/// upstreams.
 pub struct ForwardSource {
     chain: Arc<Stanzas>,
-    /// Whether a stanza is for every name that can come.
+    /// Whether a stanza matches every name of the block.
     takes_all: bool,
 }
 
 impl ForwardSource {
-    /// That of a block's stanzas.
+    /// Creates the source for a block's stanzas.
     pub fn new(chain: Arc<Stanzas>, context: &BuildContext<'_>) -> Self {
         let takes_all = |spec: &StanzaSpec| spec.except.is_empty() && context.scope(&[spec.from]).is_all();
         let takes_all = chain.stanzas().iter().any(|stanza| takes_all(stanza.spec()));

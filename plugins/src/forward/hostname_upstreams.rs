@@ -1,5 +1,5 @@
-//! Host names among upstreams: all of a configuration are looked up at once, inside one bound, and each again when its
-//! TTL is over.
+//! Host names among upstreams: all names of a configuration are looked up at once, within one time
+//! limit, and each again after its TTL.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -14,19 +14,20 @@ use wire::Name;
 
 use super::setup::{ForwardSpec, ForwardTarget};
 
-/// A name, and the servers that are asked for it, as the Corefile names them: without any, those of the system, whoever they
-/// are then.
+/// A name, and the servers that resolve it, as in the Corefile. Empty means the servers of the
+/// system at that time.
 pub(crate) type Wanted = (Name, Vec<SocketAddr>);
 type Resolution = Result<Addresses, Box<ResolveError>>;
 
-/// What the names of the last configuration were found to be.
+/// Results for the names of the last configuration.
 #[derive(Default)]
 pub(crate) struct Names {
     known: Mutex<HashMap<Wanted, Resolution>>,
 }
 
 impl Names {
-    /// Looks up every name of these stanzas, at most 4 s for all, in place of what was known before. `ours` are not asked.
+    /// Looks up every name of these stanzas, at most 4 s for all, and replaces all results. Servers
+    /// in `ours` are not queried.
     pub(crate) fn look_up<'s>(
         &self,
         specs: impl Iterator<Item = &'s ForwardSpec>,
@@ -41,7 +42,7 @@ impl Names {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// What was found, if it was looked up.
+    /// The result, if the name was looked up.
     pub(crate) fn find(&self, wanted: &Wanted) -> Option<Resolution> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(wanted).cloned()
     }
@@ -52,20 +53,20 @@ impl Names {
     }
 }
 
-/// The names of a stanza that serves, as they were found last.
+/// The names of an active stanza, with their last results.
 #[derive(Default)]
 pub(crate) struct ResolvedNames {
-    /// Without addresses while a name has not been found at all.
+    /// `None` while a name was never found.
     names: Vec<(Wanted, Option<Addresses>)>,
     due: Option<Instant>,
     asking: bool,
-    /// Rounds in a row in which one was not found.
+    /// Consecutive rounds in which a name was not found.
     failures: u32,
-    /// Where the lookups in the background leave what they found.
+    /// Result of lookups in the background.
     found: Arc<Mutex<Option<HashMap<Wanted, Resolution>>>>,
 }
 
-/// What is new about the names of a stanza.
+/// Changes to the names of a stanza.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum News {
     Nothing,
@@ -91,7 +92,7 @@ impl ResolvedNames {
         self.names.is_empty()
     }
 
-    /// Makes what is known here what [`Names::find`] finds.
+    /// Copies its results to `names`, for [`Names::find`].
     pub(crate) fn publish(&self, names: &Names) {
         for (wanted, addresses) in &self.names {
             addresses.iter().for_each(|addresses| names.keep(wanted, addresses));
@@ -124,7 +125,7 @@ impl ResolvedNames {
         for (wanted, known) in &mut self.names {
             match found.remove(wanted) {
                 Some(Ok(addresses)) => {
-                    // Servers turn the order round; that is no change.
+                    // Servers rotate the order; that is no change.
                     changed |= known.as_ref().map(sorted) != Some(sorted(&addresses));
                     *known = Some(addresses);
                 }
@@ -141,7 +142,8 @@ impl ResolvedNames {
         }
     }
 
-    /// How long until the names are looked up again: when what is known is over, or twice as long after each failure.
+    /// Time until the names are looked up again: the shortest TTL, or twice as long after each
+    /// failure.
     fn lasts(&self) -> Duration {
         match self.failures {
             0 => {
@@ -163,7 +165,7 @@ fn wanted(spec: &ForwardSpec) -> impl Iterator<Item = Wanted> {
 
 async fn look_up(wanted: HashSet<Wanted>, ours: Vec<SocketAddr>) -> HashMap<Wanted, Resolution> {
     let system = match wanted.iter().any(|(_, resolvers)| resolvers.is_empty()) {
-        // It fails only where the runtime ends.
+        // It fails only when the runtime ends.
         true => spawn_blocking(systems_servers).await.unwrap_or_default(),
         false => Vec::new(),
     };
@@ -183,7 +185,7 @@ async fn look_up(wanted: HashSet<Wanted>, ours: Vec<SocketAddr>) -> HashMap<Want
     found
 }
 
-/// Blocks, where a disk does.
+/// Reads resolv.conf; may block on the disk.
 fn systems_servers() -> Vec<SocketAddr> {
     super::read_resolv_conf(Path::new("/etc/resolv.conf")).unwrap_or_default()
 }
@@ -194,10 +196,10 @@ fn sorted(addresses: &Addresses) -> Vec<std::net::IpAddr> {
     sorted
 }
 
-/// The shortest and the longest time until a name that was found is looked up again.
+/// Minimum and maximum time until a found name is looked up again.
 const SHORTEST: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(3600);
-/// The time until a lookup that failed is repeated, and the most that it grows to while it fails.
+/// Delay before a failed lookup is repeated, and its maximum after doubling.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 const MOST_AFTER_FAILURE: Duration = Duration::from_secs(30);
 

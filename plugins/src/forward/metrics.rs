@@ -1,15 +1,15 @@
-//! What is counted of upstreams, and of all stanzas together.
+//! Metrics of upstreams, and of all stanzas together.
 
 use forwarder::{StanzaMetrics, Upstream, UpstreamPath, UpstreamProto};
 use metrics::{Families, Metric};
 
-/// Adds what is counted of all stanzas.
+/// Adds the metrics of all stanzas.
 pub fn collect(stanzas: &StanzaMetrics, into: &mut Families) {
     into.counter(HEALTHCHECK_BROKEN, &[], stanzas.healthcheck_broken.get() as f64);
     into.counter(MAX_CONCURRENT_REJECTS, &[], stanzas.max_concurrent_rejects.get() as f64);
 }
 
-/// Adds what is counted of one upstream, whatever stanzas ask it.
+/// Adds the metrics of one upstream, for all its stanzas.
 pub fn collect_upstream(upstream: &Upstream, into: &mut Families) {
     let to = upstream.address().to_string();
     let metrics = upstream.metrics();

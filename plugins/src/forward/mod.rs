@@ -28,12 +28,12 @@ pub use setup::{FILE_INTERVAL, ForwardSpec, ForwardSpecs, ForwardTarget, TlsFile
 /// The directive.
 pub const PLUGIN: &str = "forward";
 
-/// What stanzas are built with, of what outlives configurations.
+/// State to build stanzas with, kept across configurations.
 #[derive(Clone, Copy)]
 pub struct ForwardContext<'s> {
     /// All upstreams, their health and connections.
     pub upstreams: &'s forwarder::Registry,
-    /// What is counted of all stanzas.
+    /// Counters of all stanzas.
     pub forward: &'s Arc<forwarder::StanzaMetrics>,
     /// The servers of the node's network, if 168.63.129.16 stands for them.
     pub node_upstreams: Option<&'s node::Upstreams>,
@@ -41,19 +41,20 @@ pub struct ForwardContext<'s> {
     pub followed: &'s Followed,
     /// The runtime that looks names up.
     pub handle: &'s tokio::runtime::Handle,
-    /// Whether host names among upstreams are looked up; not where nothing will be asked.
+    /// Whether host names among upstreams are looked up; not if nothing will be forwarded.
     pub resolve_names: bool,
-    /// Where it is said which targets are passed over.
+    /// Logs targets that are left out.
     pub logger: &'s Logger,
 }
 
-/// Finds those of these upstreams by which a stanza's queries would return to it: known to the whole configuration alone.
+/// Returns the upstreams that would send a stanza's queries back to it. Needs the whole
+/// configuration.
 pub type Ourselves<'s> = &'s dyn Fn(&Stanza, &[Arc<Upstream>]) -> Vec<Arc<Upstream>>;
 
-/// What a look at files and names found.
+/// Result of a check of files and names.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Looked {
-    /// When the next look is due; `None` for never.
+    /// When the next check is due; `None` for never.
     pub next: Option<Instant>,
     /// Whether a stanza has other upstreams.
     pub changed: bool,
@@ -66,11 +67,11 @@ pub fn left_out(upstream: Endpoint) -> String {
     )
 }
 
-/// The stanzas of a block, ready to be asked.
+/// Builds the stanzas of a block.
 ///
 /// # Errors
-/// At the target or property that cannot be used. `ours`, this server's own addresses, are not asked for the names of
-/// upstreams.
+/// At the target or property that cannot be used. `ours`, this server's own addresses, are not
+/// queried for the names of upstreams.
 pub fn chain(spec: &ForwardSpecs, context: ForwardContext<'_>, ours: &[SocketAddr]) -> Result<Arc<Stanzas>> {
     let stanzas = spec.stanzas.iter().map(|spec| stanza(spec, context, ours)).collect::<Result<Vec<_>>>()?;
     Ok(Arc::new(Stanzas::new(stanzas)))
@@ -79,7 +80,7 @@ pub fn chain(spec: &ForwardSpecs, context: ForwardContext<'_>, ours: &[SocketAdd
 fn stanza(spec: &ForwardSpec, context: ForwardContext<'_>, ours: &[SocketAddr]) -> Result<Arc<Stanza>> {
     let lists = spec.files().map(|(path, at)| List::read(path, at)).collect::<Result<Vec<_>>>()?;
     let resolver = Resolver { spec, context, lists: &lists };
-    // Before the list is read: what changes meanwhile is seen by the next look.
+    // Read before the list: a later change is noticed by the next check.
     let changes = resolver.of_node().map(node::Upstreams::changes);
     let Found { upstreams, passed_over } = resolver.upstreams()?;
     let stanza = Stanza::new(spec.stanza.clone(), upstreams, context.forward.clone()).map_err(|_| {
@@ -97,28 +98,28 @@ fn stanza(spec: &ForwardSpec, context: ForwardContext<'_>, ours: &[SocketAddr]) 
 struct Resolver<'s> {
     spec: &'s ForwardSpec,
     context: ForwardContext<'s>,
-    /// Its files.
+    /// Contents of its files.
     lists: &'s [List],
 }
 
-/// What the targets of a stanza are found to be.
+/// The upstreams of a stanza's targets.
 #[derive(Default)]
 struct Found {
-    /// Every target's upstreams, in written order, each once.
+    /// All targets' upstreams, in file order, without duplicates.
     upstreams: Vec<Arc<Upstream>>,
-    /// Why there are none of other targets yet.
+    /// Errors of targets without upstreams yet.
     passed_over: Vec<Located<SetupError>>,
 }
 
 impl Resolver<'_> {
-    /// The servers of the node's network, where a target stands for them.
+    /// The servers of the node's network, if a target stands for them.
     fn of_node(&self) -> Option<&node::Upstreams> {
         let upstreams = self.context.node_upstreams?;
         self.spec.targets.iter().any(|(target, _)| target.port_of_node().is_some()).then_some(upstreams)
     }
 
-    /// The upstreams of all targets. Files without a name server and names that cannot be looked up are passed over where
-    /// others are left.
+    /// The upstreams of all targets. Files without a name server and names that cannot be looked up
+    /// are skipped if other targets remain.
     fn upstreams(&self) -> Result<Found> {
         let mut found = Found::default();
         for (target, at) in &self.spec.targets {
@@ -198,7 +199,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// The addresses of a host name, as they were found with all others of the configuration.
+    /// The addresses of a host name, from the lookup of all names of the configuration.
     fn resolve(&self, name: &Name) -> std::result::Result<Vec<IpAddr>, Box<ResolveError>> {
         let found = self.context.followed.names.find(&(*name, self.spec.resolvers.clone()));
         found.unwrap_or_else(|| Err(Box::new(ResolveError::NoServer(*name)))).map(|found| found.addresses)
@@ -235,7 +236,7 @@ pub struct Followed {
 #[derive(Default)]
 struct Files {
     follows: Vec<FollowedForward>,
-    /// When all are looked at again.
+    /// When all are checked again.
     due: Option<Instant>,
 }
 
@@ -245,9 +246,9 @@ struct FollowedForward {
     stanza: std::sync::Weak<Stanza>,
     lists: Vec<List>,
     names: ResolvedNames,
-    /// How often the servers of the node's network had changed, where a target stands for them.
+    /// The change counter of the node's network, if a target stands for its servers.
     of_node: Option<u64>,
-    /// Why the stanza does not have what files and names say now.
+    /// Why the current files and names are not used.
     refused: Option<String>,
 }
 
@@ -255,9 +256,9 @@ struct FollowedForward {
 struct List {
     path: PathBuf,
     at: Location,
-    /// As it was seen last.
+    /// The last text.
     text: Vec<u8>,
-    /// Those that it named last; none where it has named none yet.
+    /// The servers in the last text that had any.
     servers: Vec<SocketAddr>,
     look: FileRead<std::io::Result<Vec<u8>>>,
 }
@@ -271,10 +272,11 @@ impl List {
         Ok(Self { path: path.to_owned(), at: at.clone(), text, servers, look: FileRead::default() })
     }
 
-    /// Takes another text of it. Whether it names other servers; one that names none any more changes nothing.
+    /// Takes a new text of the file. Returns whether its servers have changed; a text without
+    /// servers changes nothing.
     ///
     /// # Errors
-    /// Why its servers stay as they were.
+    /// Why its servers stay unchanged.
     fn take(&mut self, text: Vec<u8>) -> Result<bool> {
         self.text.clone_from(&text);
         let (plugin, path) = ("forward", self.path.clone());
@@ -288,15 +290,15 @@ impl List {
 }
 
 impl Followed {
-    /// Looks up every host name among the upstreams of a configuration, at most 4 s for all, in place of what was known
-    /// before. `ours` are not asked.
+    /// Looks up every host name among the upstreams of a configuration, at most 4 s for all, and
+    /// replaces all results. Servers in `ours` are not queried.
     pub fn look_up(&self, spec: &Spec, ours: &[SocketAddr], handle: &tokio::runtime::Handle) {
         let stanzas = spec.said().flat_map(|forward: &ForwardSpecs| &forward.stanzas);
         self.names.look_up(stanzas, ours, handle);
     }
 
-    /// Follows what a stanza is built of; `lists` and how often the servers of the node's network had changed, where a target
-    /// stands for them.
+    /// Follows the files and names of a stanza. `lists` are its files, and `of_node` is the change
+    /// counter of the node's network, if a target stands for its servers.
     fn follow(
         &self,
         spec: &ForwardSpec,
@@ -324,11 +326,11 @@ impl Followed {
         });
     }
 
-    /// Looks at every file and at names whose time is over. What changed gives its stanza a new list, without the upstreams
-    /// that are this server itself. A file that is gone or has no nameserver changes nothing, nor does a list of which nothing
-    /// would be left; both are logged.
+    /// Checks every file, and names with expired results. A change gives its stanza a new list,
+    /// without upstreams that are this server itself. A file that is gone or has no nameserver
+    /// changes nothing, nor does a list that would become empty; both are logged.
     ///
-    /// Each file is waited for, for at most `patience`; what one that takes longer says is for the next time.
+    /// Waits for each file for at most `patience`; a slower file is taken at the next check.
     pub fn look(
         &self,
         context: ForwardContext<'_>,
@@ -352,7 +354,7 @@ impl Followed {
                 stays(logger, error);
             }
             let of_node = follow.node_changed(context);
-            // An address that leaves this machine may make a list of ourselves one of others.
+            // After an address leaves this machine, an upstream may no longer be this server.
             let again = begin && follow.refused.is_some();
             if follow.changed(begin, now, patience, logger) || of_node || news == News::Changed || again {
                 follow.names.publish(&self.names);
@@ -396,7 +398,7 @@ impl FollowedForward {
         changed
     }
 
-    /// Whether the stanza has other upstreams.
+    /// Gives the stanza its current upstreams. Returns whether they have changed.
     fn apply(
         &mut self,
         stanza: &Stanza,
@@ -442,7 +444,7 @@ fn stays(logger: &Logger, error: &str) {
 }
 
 impl ForwardTarget {
-    /// The port at which it stands for the servers of the node's network, where those are known.
+    /// The port, if the target stands for the servers of the node's network.
     pub fn port_of_node(&self) -> Option<u16> {
         match self {
             Self::Address { address, tls: false, .. } if address.ip() == node::WIRE_SERVER => {
@@ -453,7 +455,7 @@ impl ForwardTarget {
     }
 }
 
-/// The same server, its link too, at another port.
+/// The same server, with its link, at another port.
 fn with_port(mut server: SocketAddr, port: u16) -> SocketAddr {
     server.set_port(port);
     server
@@ -477,10 +479,10 @@ fn resolv_conf(text: Vec<u8>) -> std::io::Result<Vec<SocketAddr>> {
     Ok(node::name_servers(&text))
 }
 
-/// A list of servers.
+/// Reads a file of upstreams.
 pub(crate) fn read_list(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(files::read_with_timeout(path, MAX_LIST)?)
 }
 
-/// A resolv.conf has some hundred octets.
+/// A resolv.conf has some hundred bytes.
 const MAX_LIST: u64 = 1 << 20;

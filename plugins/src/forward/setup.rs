@@ -1,4 +1,4 @@
-//! `forward`: upstreams, and how they are asked.
+//! `forward`: upstreams, and how they are queried.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -39,56 +39,56 @@ const PROPERTIES: &[&str] = &[
     "tls_servername",
 ];
 
-/// What every `forward` of a server block says.
+/// All `forward` directives of a server block.
 #[derive(Debug, Clone)]
 pub struct ForwardSpecs {
-    /// In file order; the first that takes a name is asked.
+    /// In file order; the first that matches a name is used.
     pub stanzas: Vec<ForwardSpec>,
 }
 
-/// What is odd but not wrong, and where.
+/// Warnings, with their place.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     let all = spec.blocks.iter().filter_map(|block| block.get::<ForwardSpecs>());
     all.flat_map(|ForwardSpecs { stanzas }| stanzas).filter_map(|stanza| stanza.odd.clone())
 }
 
-/// What one `forward` directive says.
+/// One `forward` directive.
 #[derive(Debug, Clone)]
 pub struct ForwardSpec {
-    /// Where the directive stands.
+    /// Location of the directive.
     pub at: Location,
-    /// What is odd about it but not wrong.
+    /// A warning about it.
     pub odd: Option<String>,
-    /// What the upstreams' state machine needs to know.
+    /// Settings for the state machine.
     pub stanza: StanzaSpec,
     /// The upstreams in file order; at most 15.
     pub targets: Vec<(ForwardTarget, Location)>,
-    /// `tls [CERT KEY] [CA]`: files, in the meaning that their number gives them.
+    /// `tls [CERT KEY] [CA]`: files, with a meaning that depends on their number.
     pub tls: Option<TlsFiles>,
-    /// Where they stand.
+    /// Locations of these files.
     pub tls_at: Vec<(PathBuf, Location)>,
-    /// `tls_servername`, and where it stands.
+    /// `tls_servername`, with its location.
     pub tls_servername: Option<(String, Location)>,
-    /// `source_address`: where all queries come from; the kernel's choice where it is absent.
+    /// `source_address`: source of all queries; the kernel's choice if absent.
     pub source: Option<IpAddr>,
     /// `resolver`: servers that resolve host names among the targets; empty for the system's.
     pub resolvers: Vec<SocketAddr>,
 }
 
-/// What one word behind the zone of `forward` names.
+/// The meaning of one word after the zone of `forward`.
 #[allow(clippy::large_enum_variant, reason = "a configuration has a handful of them")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ForwardTarget {
     /// An address.
     Address {
-        /// Where.
+        /// The address and port.
         address: SocketAddr,
-        /// Whether TLS is spoken there.
+        /// Whether it uses TLS.
         tls: bool,
-        /// The name behind `%`, for TLS.
+        /// The name after `%`, for TLS.
         server_name: Option<String>,
     },
-    /// A file with `nameserver` lines, followed when it changes.
+    /// A file with `nameserver` lines, read again when it changes.
     File(PathBuf),
     /// A host name, resolved when the configuration is built.
     Host {
@@ -96,7 +96,7 @@ pub enum ForwardTarget {
         name: Name,
         /// Its port.
         port: u16,
-        /// Whether TLS is spoken there.
+        /// Whether it uses TLS.
         tls: bool,
     },
 }
@@ -104,7 +104,7 @@ pub enum ForwardTarget {
 /// The files of `tls`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Our certificate and its key.
+    /// The client certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
     /// Authorities that replace the system's.
     pub ca: Option<PathBuf>,
@@ -121,7 +121,7 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     Ok(Arc::new(ForwardSpecs { stanzas }))
 }
 
-/// The warning about a network of several zones: the zones that are not forwarded.
+/// The warning for a network of several zones: the zones that are not forwarded.
 fn first_alone(network: &Word, zones: &[Name]) -> Option<String> {
     let [first, others @ ..] = zones else { return None };
     let (Some(next), Some(last)) = (others.first(), others.last()) else { return None };
@@ -141,7 +141,7 @@ fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
     let mut spec = ForwardSpec {
         at: directive.name.at.clone(),
         odd: first_alone(from_word, &from),
-        // CoreDNS takes the first zone of a network that needs several.
+        // CoreDNS takes only the first zone of a network that needs several.
         stanza: StanzaSpec { from: from.first().copied().unwrap_or(Name::ROOT), ..StanzaSpec::default() },
         targets: Vec::new(),
         tls: None,
@@ -329,8 +329,8 @@ fn target(word: &Word, root: Option<&Path>) -> Result<ForwardTarget> {
     Ok(ForwardTarget::Host { name, port, tls })
 }
 
-/// Somebody's typing error in an address or a file is no host name: that has letters, digits, `-` and `_` alone, and its
-/// top-level domain is never all digits (RFC 3696, section 2).
+/// Whether `text` is a host name. A mistyped address or file is none: a host name has only letters,
+/// digits, `-` and `_`, and its top-level domain is never all digits (RFC 3696, section 2).
 fn is_host_name(text: &str) -> bool {
     let letters = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     let top = text.trim_end_matches('.').split('.').next_back();
@@ -357,7 +357,7 @@ fn expected(property: &str) -> &'static str {
 
 const UPSTREAM: &str = "an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name";
 
-/// How often a file of upstreams is looked at.
+/// Interval of checking a file of upstreams.
 pub const FILE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

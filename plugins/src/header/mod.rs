@@ -12,14 +12,14 @@ use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, Respon
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
 use plugin::{QueryContext, SetupError};
 
-/// Every rule of a server block.
+/// All rules of a server block.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Header {
     query: Changes,
     response: Changes,
 }
 
-/// Flags that are set and flags that are cleared; none is both.
+/// Flags to set and flags to clear; no flag is in both.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Changes {
     set: u16,
@@ -42,7 +42,7 @@ impl MiddlewareSpec for Header {
 }
 
 impl Header {
-    /// Reads the one `header` of a server block; of rules for one flag the last counts.
+    /// Reads the one `header` of a server block; the last rule for a flag applies.
     fn read(directives: &[&Directive]) -> Result<Self> {
         let directive = once(PLUGIN, directives)?;
         Args::new(PLUGIN, directive, "rules in braces").end()?;

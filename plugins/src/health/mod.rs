@@ -1,4 +1,4 @@
-//! `health`: the address of /health, and the time of full service after SIGTERM.
+//! `health`: the address of /health, and the lameduck time after SIGTERM.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use admin::AdminAddress;
 use plugin::args::{Args, Result, once, unknown_property};
 use plugin::spec::{ParseContext, PluginSpec};
 
-/// What `health` says.
+/// The directive `health`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HealthSpec {
     /// Where /health is served; default every address, port 8080.
     pub address: AdminAddress,
-    /// How long everything goes on after SIGTERM; default 0.
+    /// Time of normal service after SIGTERM; default 0.
     pub lameduck: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! `hosts`: a table of names in memory, built aside from a file and swapped in whole.
+//! `hosts`: a table of names in memory, built from a file and swapped as a whole.
 
 mod registry;
 mod setup;
@@ -35,37 +35,37 @@ struct Hosts {
 pub struct HostsTable {
     spec: HostsSpec,
     current: ArcSwap<Table>,
-    /// How many entries the lines in the Corefile have.
+    /// Number of entries from the lines in the Corefile.
     inline_entries: usize,
     /// The file's modification time in milliseconds since 1970; 0 before it was read.
     modified_ms: AtomicU64,
     made: Instant,
-    /// When the table that serves was built, in nanoseconds since this was made.
+    /// When the serving table was built, in nanoseconds since `made`.
     built_ns: AtomicU64,
     state: Mutex<State>,
-    /// The files whose names are refreshed: more may have been learned of them than they say.
+    /// The files with refreshed names: their entries may be newer than the file's.
     kept: Arc<RefreshedFiles>,
 }
 
-/// What the one reader of the file remembers.
+/// State of the file's only reader.
 #[derive(Default)]
 struct State {
-    /// The look that goes on.
+    /// The read in progress.
     look: FileRead<io::Result<Change>>,
-    /// How much had been learned of the file's refreshed names when it began.
+    /// Refresh counter of the file's names when the read began.
     since: Option<u64>,
-    /// More was learned of them meanwhile: what the look found is older.
+    /// Newer names were learned during the read: its result is outdated.
     overtaken: bool,
     seen: Option<FileVersion>,
-    /// A change that looks like a write in progress: taken only if the next look finds the same.
+    /// A change that looks like a write in progress: taken only if the next read finds the same.
     doubted: Option<FileVersion>,
     next_look: Option<Instant>,
     /// Replaced tables, dropped here and not by a worker that was still reading.
     replaced: Vec<Arc<Table>>,
     missing_reported: bool,
-    /// A new configuration wants the file to be looked at once, whatever `reload` says.
+    /// A new configuration requests one check of the file, regardless of `reload`.
     again: bool,
-    /// The text that serves, where its names are refreshed.
+    /// The text of the serving table, if the file has refreshed names.
     kept_text: Option<Arc<[u8]>>,
 }
 
@@ -112,7 +112,7 @@ impl Source for Hosts {
                 if query.rtype == RType::PTR || self.table.spec.fallthrough.through(&query.name) {
                     Lookup::Pass
                 } else {
-                    // As CoreDNS: there is no SOA to deny the name with.
+                    // As in CoreDNS: there is no SOA for a denial.
                     Lookup::Fail(Failure::own(PLUGIN, FailureKind::NotMine, "no such name"))
                 }
             }
@@ -141,7 +141,7 @@ impl Source for Hosts {
 }
 
 impl Hosts {
-    /// Whether a known name's unsupported type is for the next plugin.
+    /// Whether an unsupported type of a name in the table passes to the next plugin.
     fn goes_on(&self, query: &Query<'_>) -> bool {
         let supported = matches!(query.rtype, RType::A | RType::AAAA | RType::PTR);
         self.table.spec.fallthrough_unsupported
@@ -151,12 +151,12 @@ impl Hosts {
 }
 
 impl HostsTable {
-    /// What the directive says.
+    /// The directive.
     pub fn spec(&self) -> &HostsSpec {
         &self.spec
     }
 
-    /// The entries served now, names and addresses counted as CoreDNS does.
+    /// The number of entries, names and addresses counted as in CoreDNS.
     pub fn entries(&self) -> usize {
         self.current.load().entries()
     }
@@ -166,12 +166,12 @@ impl HostsTable {
         self.modified_ms.load(Relaxed)
     }
 
-    /// When the table that serves was built.
+    /// When the serving table was built.
     pub fn built(&self) -> Instant {
         self.made + Duration::from_nanos(self.built_ns.load(Relaxed))
     }
 
-    /// Whether the table knows the name, for `explain`.
+    /// Whether the table has the name, for `explain`.
     pub fn knows(&self, name: &wire::Name, rtype: RType) -> Option<bool> {
         match self.current.load().lookup(name, rtype) {
             Found::Ready { .. } => Some(true),
@@ -180,11 +180,12 @@ impl HostsTable {
         }
     }
 
-    /// Looks at the file if it is time to, and says when it will be the next time; `None` for never. Waits for a disk, for
-    /// at most `patience`, which is no longer than [`READ_TIMEOUT`].
+    /// Checks the file if due, and returns when the next check is due; `None` for never. Waits for
+    /// the disk for at most `patience`, which is no longer than [`READ_TIMEOUT`].
     ///
-    /// A file that is gone, cannot be read or is being written leaves the table as it is: a change that would lose every
-    /// name, or whose last line has no end, is believed only when the next look finds it unchanged.
+    /// A file that is gone, cannot be read or is being written leaves the table as it is: a change
+    /// that would lose every name, or with an incomplete last line, is taken only if the next check
+    /// finds it unchanged.
     pub fn look_for(&self, now: Instant, patience: Duration, logger: &Logger) -> Option<Instant> {
         let mut state = self.state();
         let next = self.look_at(&mut state, now, patience, logger);
@@ -194,11 +195,12 @@ impl HostsTable {
         }
     }
 
-    /// As [`Self::look_for`], and waits for nobody: what a look that goes on finds is for the next time.
+    /// As [`Self::look_for`], without waiting: a read in progress is taken at the next check.
     pub fn glance(&self, now: Instant, logger: &Logger) -> Option<Instant> {
         match self.state.try_lock() {
             Ok(mut state) => self.look_at(&mut state, now, Duration::ZERO, logger),
-            // Another thread holds it: a reload that waits for the disk, or one that publishes refreshed names.
+            // Another thread has the lock: a reload that waits for the disk, or one that publishes
+            // refreshed names.
             Err(TryLockError::WouldBlock) => Some(now + BUSY),
             Err(TryLockError::Poisoned(state)) => {
                 self.look_at(&mut state.into_inner(), now, Duration::ZERO, logger)
@@ -252,7 +254,8 @@ impl HostsTable {
         state.next_look
     }
 
-    /// Serves the file that was read, if it changed; false if another process seems to be writing it.
+    /// Serves a file that was read and has changed; returns false if another process seems to be
+    /// writing it.
     fn took(&self, state: &mut State, found: io::Result<Change>, now: Instant, logger: &Logger) -> bool {
         let kept = self.kept.find(&self.spec.file);
         if !state.look.is_pending() && kept.as_ref().map(|kept| kept.learned()) != state.since {
@@ -277,7 +280,8 @@ impl HostsTable {
         };
         state.missing_reported = false;
         if let Some(kept) = kept.as_ref().filter(|_| state.kept_text.as_deref() == Some(&*text)) {
-            // The file is what this process wrote and serves already: no second table is built of it.
+            // The file has the text that this process wrote and already serves: no new table is
+            // built.
             return match kept.read(since, &text, stamp.age(clock::wall_ms()), now) {
                 Some(served) => {
                     self.serve_text(state, served);
@@ -313,7 +317,7 @@ impl HostsTable {
         true
     }
 
-    /// The file is missing or cannot be read: logged once. Refreshed names are served all the same.
+    /// Handles a missing or unreadable file, logged once. Refreshed names are served all the same.
     fn unreadable(
         &self,
         state: &mut State,
@@ -350,7 +354,7 @@ impl HostsTable {
         self.modified_ms.store(stamp.modified_ms(), Relaxed);
     }
 
-    /// Serves what is known of the names of its file now.
+    /// Serves the current refreshed names of its file.
     pub fn serve(&self, kept: &RefreshedFile) {
         let mut state = self.state();
         self.serve_text(&mut state, kept.text());
@@ -360,7 +364,7 @@ impl HostsTable {
         if state.kept_text.as_ref().is_some_and(|served| Arc::ptr_eq(served, &text) || *served == text) {
             return;
         }
-        // The lines that cannot be read were logged when the file was read.
+        // Lines with errors were logged when the file was read.
         let (table, _) = self.build(&text);
         state.kept_text = Some(text);
         self.swap(state, table);
@@ -402,7 +406,7 @@ impl HostsTable {
     }
 }
 
-/// How long a file that is being written is given where `reload` sets no time.
+/// Time for a write in progress to finish, if `reload` is 0.
 const AGAIN: Duration = Duration::from_secs(5);
-/// When a table that another thread has locked is looked at again.
+/// Delay of the next check if another thread has locked the table.
 const BUSY: Duration = Duration::from_millis(100);

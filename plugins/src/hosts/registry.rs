@@ -1,4 +1,4 @@
-//! Every hosts table: found again by its directive, counted, and looked at when its time has come.
+//! Registry of hosts tables: looked up by directive, counted, and checked when due.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,28 +14,28 @@ use metrics::{Families, Metric};
 use plugin::Spec;
 use plugin::reload_state::Persistent;
 
-/// What is to be kept: the Corefile's properties and the environment in one.
+/// Plans of refreshed names, from the Corefile's properties and the environment.
 pub fn plans(spec: &Spec, environment: &Environment) -> Vec<RefreshPlan> {
     let hosts: Vec<_> = spec.said().map(|hosts: &HostsSpec| (hosts.file.as_path(), &hosts.refresh)).collect();
     refresh::plan(&hosts, environment)
 }
 
-/// Every hosts table, found by what its directive says.
+/// All hosts tables, by directive.
 #[derive(Default)]
 pub struct HostsRegistry {
     tables: Mutex<Vec<Arc<HostsTable>>>,
-    /// The files whose names are kept.
+    /// The files with refreshed names.
     pub kept: Arc<RefreshedFiles>,
 }
 
 impl HostsRegistry {
-    /// The table of a directive: the one that serves already, or a new one that has read its file.
+    /// The table of a directive: the existing one, or a new one that has read its file.
     pub fn table(&self, spec: &HostsSpec) -> Arc<HostsTable> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only the registry holds what no configuration needs any more.
+        // Tables that no configuration uses are held by the registry alone.
         tables.retain(|table| Arc::strong_count(table) > 1 || table.spec == *spec);
         if let Some(table) = tables.iter().find(|table| table.spec == *spec) {
-            // CoreDNS reads every file anew with the Corefile.
+            // CoreDNS reads every file again with the Corefile.
             let mut state = table.state();
             (state.again, state.next_look) = (true, None);
             drop(state);
@@ -59,7 +59,7 @@ impl HostsRegistry {
         table
     }
 
-    /// Has every table of this file serve what is known of its names now.
+    /// Makes every table of this file serve its current refreshed names.
     pub fn serve(&self, kept: &RefreshedFile) {
         for table in self.all() {
             if table.spec().file == kept.file() {

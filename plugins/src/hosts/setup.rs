@@ -30,7 +30,7 @@ const PROPERTIES: &[&str] = &[
     "ttl",
 ];
 
-/// What one `hosts` directive says.
+/// One `hosts` directive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostsSpec {
     /// The file; default /etc/hosts.
@@ -39,17 +39,17 @@ pub struct HostsSpec {
     pub zones: Vec<Name>,
     /// Seconds; default 3600, 1 to 65535.
     pub ttl: u32,
-    /// How often the file is looked at; default 5 s, 0 never again.
+    /// Interval of checking the file; default 5 s, 0 for never.
     pub reload: Duration,
     /// Whether addresses answer PTR; off with `no_reverse`.
     pub reverse: bool,
-    /// Names of these zones that the table does not know go on.
+    /// Zones in which names missing from the table pass to the next plugin.
     pub fallthrough: Fallthrough,
-    /// Whether types other than A, AAAA and PTR of a known name go on, too.
+    /// Whether types other than A, AAAA and PTR of a name in the table pass, too.
     pub fallthrough_unsupported: bool,
-    /// The lines written in the Corefile.
+    /// The lines in the Corefile.
     pub inline: String,
-    /// Which names of the file are kept true, and how.
+    /// Which names of the file are refreshed, and how.
     pub refresh: RefreshSpec,
 }
 
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
     use crate::read_corefile::tests::{refused, refused_properties, said, with};
 
-    /// What a row makes different from the bare directive.
+    /// Differences of a row from the bare directive.
     type Change = fn(&mut HostsSpec);
 
     fn name(text: &str) -> Name {

@@ -1,4 +1,4 @@
-//! `k8s_external`: services of the block's cluster under the names and addresses by which they are reached from outside.
+//! `k8s_external`: services of the block's cluster under their external names and addresses.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,12 +12,12 @@ use plugin::zone_request::ZoneOutcome;
 use plugin::{Fallthrough, HostsGuard, Lookup, QueryContext, Spec};
 use wire::{Class, Proto, Query, Reply, ZoneRequest};
 
-/// What one `k8s_external` directive says.
+/// One `k8s_external` directive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalSpec {
     at: Location,
     rules: ExternalRules,
-    /// Names of these zones that are not there go on.
+    /// Zones in which missing names pass to the next plugin.
     fallthrough: Fallthrough,
 }
 
@@ -55,7 +55,8 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     Ok(Arc::new(spec))
 }
 
-/// What is odd but not wrong, and where: zones of other sources, `kubernetes`, of which it denies the names before those are asked.
+/// Warnings, with their place: zones of other sources, such as `kubernetes`, with names that this
+/// plugin denies before those sources are consulted.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     spec.blocks.iter().flat_map(|block| {
         let external = block.get::<ExternalSpec>();
@@ -85,11 +86,11 @@ impl SourceSpec for ExternalSpec {
     }
 }
 
-/// One block's view of its cluster from outside.
+/// The external names of a block's cluster.
 struct Services {
-    /// What was read makes one.
+    /// The responder, built from the directive.
     external: Option<External>,
-    /// What the block's `kubernetes` answers of.
+    /// The cluster of the block's `kubernetes`.
     cluster: Arc<OnceLock<ClusterHandle>>,
     fallthrough: Fallthrough,
 }
@@ -147,7 +148,7 @@ impl Source for Services {
         if !request.is_transfer() {
             return ZoneOutcome::Pass;
         }
-        // Over UDP a transfer is answered with the SOA alone: the client comes again over TCP.
+        // Over UDP the reply to a transfer is the SOA alone: the client retries over TCP.
         let soa_alone = context.proto == Proto::Udp;
         let (name, serial) = (&request.query.name, request.serial());
         let transfer = external.transfer(&cluster.responder, &cluster.index, name, serial, soa_alone);

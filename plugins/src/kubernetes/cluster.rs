@@ -21,13 +21,13 @@ use super::snapshot::{Followed, Kept, SnapshotSpec, Writing};
 use super::sync_problem::SyncProblem;
 use logging::Logger;
 
-/// A watched cluster; blocks whose directives watch the same objects share one.
+/// A watched cluster; blocks with directives that watch the same objects share one.
 pub(super) struct Cluster {
     followed: Arc<Followed>,
     shared: Arc<Shared>,
-    /// From the start of a configuration on that serves.
+    /// Set when a configuration with this cluster starts to serve.
     following: Mutex<Option<(WatchHandle, Option<Writing>)>>,
-    /// How long a start waits for it, and how fast it is asked.
+    /// Maximum time that a start waits for it, and the rate limit of API requests.
     start: Mutex<(Duration, RateLimit)>,
 }
 
@@ -37,28 +37,28 @@ struct Shared {
     snapshot: Option<Arc<Kept>>,
     metrics: Arc<Metrics>,
     told: Mutex<Told>,
-    /// Rings when a kind is known.
+    /// Notified when a kind is synced.
     known: Condvar,
 }
 
-/// What was heard of each kind, and what the log has of it.
+/// Events of each kind, and which of them are logged.
 #[derive(Default)]
 struct Told {
-    /// Of kinds that are not followed just now, though they were, or were tried: why, and what ends it.
+    /// Kinds without a connected watch after an attempt: the error and its remedy.
     lost: BTreeMap<Kind, (String, &'static str)>,
-    /// Causes that are logged, by their sort: each once until all kinds are watched again.
+    /// Logged causes by their kind of error: each once until all kinds are watched again.
     causes: HashMap<(Discriminant<WatchError>, Option<Kind>), HashSet<String>>,
     unreadable: HashSet<Kind>,
-    /// Kinds with objects that did not fit, logged once until they are known again.
+    /// Kinds with objects that exceeded the memory limit, logged once until they are synced again.
     crowded: BTreeSet<Kind>,
-    /// What the account may not do with them.
+    /// Missing permissions: kind and verb.
     forbidden: BTreeMap<Kind, &'static str>,
-    /// When something was heard last.
+    /// Time of the last event.
     heard: Option<Instant>,
 }
 
 impl Cluster {
-    /// Not followed yet.
+    /// Creates a cluster without watches.
     pub(super) fn new(
         access: Access,
         wants: WatchConfig,
@@ -72,7 +72,7 @@ impl Cluster {
         Self { followed, shared: Arc::new(shared), following: Mutex::default(), start: Mutex::default() }
     }
 
-    /// Whether this is followed here, and kept there.
+    /// Whether the cluster has this API, these objects and this snapshot.
     pub(super) fn is_of(
         &self,
         access: &Access,
@@ -107,22 +107,22 @@ impl Cluster {
         self.shared.index.clone()
     }
 
-    /// Whether all has been known once.
+    /// Whether all kinds have been synced once.
     pub(super) fn is_known(&self) -> bool {
         self.index().unsynced().is_empty()
     }
 
-    /// When something was heard last.
+    /// Time of the last event.
     pub(super) fn heard(&self) -> Option<Instant> {
         self.shared.told().heard
     }
 
-    /// What the account may not do, such as `watch services`.
+    /// Missing permissions of the account, such as `watch services`.
     pub(super) fn rights_missing(&self) -> Vec<String> {
         self.shared.told().forbidden.iter().map(|(kind, verb)| format!("{verb} {kind}")).collect()
     }
 
-    /// The problems: one for each cause, with the kinds of objects that it concerns, and that of the snapshot.
+    /// The problems: one for each cause, with its kinds of objects, and that of the snapshot.
     pub(super) fn problems(&self) -> Vec<SyncProblem> {
         let mut all: Vec<SyncProblem> = Vec::new();
         for (kind, (what, remedy)) in &self.shared.told().lost {
@@ -143,16 +143,16 @@ impl Cluster {
         all
     }
 
-    /// A start waits for it at least so long, and asks it so fast.
+    /// Sets how long a start waits, at least as long as before, and the rate limit.
     pub(super) fn start_with(&self, timeout: Duration, pace: RateLimit) {
         let mut start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
         *start = (timeout.max(start.0), pace);
     }
 
-    /// Begins to follow the API, unless that is done; when a start is to go on without all being known, if it is to wait.
+    /// Starts the watches, unless started. Returns until when a start may wait for them.
     ///
     /// # Errors
-    /// What the system says to one more thread.
+    /// If the system refuses a thread.
     pub(super) fn begin(&self, logger: &Logger) -> io::Result<Option<Instant>> {
         let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
         if following.is_some() {
@@ -173,13 +173,15 @@ impl Cluster {
         Ok(Some(clock::now() + timeout))
     }
 
-    /// Asks for what has changed to be in the snapshot, if one is written; what is returned ends then.
+    /// Requests a snapshot of the current changes, if snapshots are configured. The returned
+    /// channel closes when it is written.
     pub(super) fn write_now(&self) -> Option<Receiver<Infallible>> {
-        // It is held where a reload begins, and may read a snapshot from a disk that hangs.
+        // The lock is taken while a reload begins, which may read a snapshot from a disk that
+        // hangs.
         Some(self.following.try_lock().ok()?.as_ref()?.1.as_ref()?.now())
     }
 
-    /// Waits until all is known, but not longer than until `end`.
+    /// Waits until all kinds are synced, at most until `end`.
     pub(super) fn wait_until(&self, end: Instant, logger: &Logger) {
         let mut told = self.shared.told();
         let mut is_told = false;
@@ -211,7 +213,7 @@ impl Shared {
 struct Teller {
     shared: Arc<Shared>,
     logger: Logger,
-    /// What is to be followed.
+    /// Kinds to watch.
     wanted: Vec<Kind>,
 }
 
@@ -243,7 +245,8 @@ impl IndexObserver for Teller {
         let mut told = self.shared.told();
         told.forbidden.remove(&kind);
         told.lost.remove(&kind);
-        // A kind that is not listed yet, or is listed again, is not watched either, but needs no log line.
+        // A kind that is not listed yet, or is being listed again, is not watched either, but needs
+        // no log line.
         let is_all = self.wanted.iter().all(|kind| self.shared.index.is_connected(*kind));
         if is_all && !told.causes.is_empty() {
             told.causes.clear();
@@ -254,7 +257,8 @@ impl IndexObserver for Teller {
     fn failed(&mut self, kind: Kind, why: &WatchError) {
         let mut told = self.shared.told();
         told.lost.insert(kind, (why.to_string(), why.remedy()));
-        // All is listed again, or asked for in another way, at once: no answer is lost, so nothing is logged.
+        // All objects are listed again at once, or requested in another way: no answer is lost, so
+        // nothing is logged.
         if matches!(
             why,
             WatchError::Expired(_)
@@ -269,8 +273,8 @@ impl IndexObserver for Teller {
         }
         let of_kind =
             matches!(why, WatchError::Forbidden { .. } | WatchError::NoSuchResource { .. }).then_some(kind);
-        // One that hides another, such as a connection that is refused before a certificate that is wrong, does not for long;
-        // an API with a new cause each time does not fill the log.
+        // Causes may alternate, such as a refused connection and a wrong certificate; each is
+        // logged once. The bound keeps an API with a new cause each time from filling the log.
         let causes = told.causes.entry((discriminant(why), of_kind)).or_default();
         if causes.len() >= MOST_CAUSES || !causes.insert(why.to_string()) {
             return;
@@ -334,14 +338,14 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// The wall clock, which change times of other machines and of files are compared with.
+/// The wall clock, for comparison with timestamps of other machines and files.
 fn wall() -> SinceEpoch {
     SinceEpoch(Duration::from_millis(clock::wall_ms()))
 }
 
 /// The remedy if objects do not fit.
 const FOLLOW_FEWER: &str = "Follow fewer, by `namespaces` or `labels`, or let it have more memory";
-/// Most causes of one sort that are logged until all kinds are watched again.
+/// Maximum number of causes of one kind of error that are logged until all kinds are watched again.
 const MOST_CAUSES: usize = 4;
-/// The time after which the log says that a start waits.
+/// Delay before the log says that a start waits.
 const TELL_AFTER: Duration = Duration::from_millis(500);

@@ -1,10 +1,11 @@
-//! How many octets the objects of a cluster may have: as many as the memory of this process has room for.
+//! Memory limit for the objects of a cluster, from the memory limit of this process.
 
 use std::fs;
 use std::path::Path;
 
-/// A third of what its control groups let this process have, at most 256 MiB. A service is put together anew beside the one that it
-/// replaces, and a cache has its part: what objects have is less than half of what they can come to take.
+/// A third of the memory limit of its control groups, at most 256 MiB. A changed service is built
+/// beside the old one, and the cache needs memory too: the objects' budget is less than half of
+/// what they can use.
 pub(super) fn room() -> usize {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     of(limit(&groups, Path::new("/sys/fs/cgroup")))
@@ -14,7 +15,8 @@ fn of(limit: Option<u64>) -> usize {
     limit.map_or(MOST_OCTETS, |limit| usize::try_from(limit / 3).unwrap_or(MOST_OCTETS).min(MOST_OCTETS))
 }
 
-/// The least limit of the groups in `groups`, as /proc/self/cgroup has them, and of those around them.
+/// The lowest limit of the groups in `groups`, in the format of /proc/self/cgroup, and of their
+/// ancestors.
 fn limit(groups: &str, root: &Path) -> Option<u64> {
     let files = groups.lines().flat_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -26,16 +28,17 @@ fn limit(groups: &str, root: &Path) -> Option<u64> {
             }
             _ => return Vec::new(),
         };
-        // In a container the group that the kernel names may lie outside of what is seen: its own is the root then.
+        // In a container the group's path may lie outside of the mounted hierarchy: the root is
+        // then its own group.
         let group = root.join(group.trim_start_matches('/'));
         let around = group.ancestors().take_while(|group| group.starts_with(&root));
         around.map(|group| group.join(file)).collect()
     });
-    // A group without a limit says `max`, or a number beyond all memory.
+    // A group without a limit has `max`, or a number beyond all memory.
     files.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok()).min()
 }
 
-/// Of a cluster with 10,000 services and 100,000 endpoints, some 40 MB.
+/// A cluster with 10,000 services and 100,000 endpoints needs some 40 MB.
 const MOST_OCTETS: usize = 256 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The labels that `kubernetes` publishes of a query.
+//! The labels of a query that `kubernetes` publishes.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -35,9 +35,9 @@ impl Labels for Published {
     }
 }
 
-/// The beginning of labels about the client.
+/// The prefix of labels about the client.
 pub(super) const CLIENT: &str = "kubernetes/client-";
-/// Behind it is the key of a pod's own label.
+/// The prefix of a pod's own labels; their key follows.
 pub(super) const CLIENT_LABEL: &str = "kubernetes/client-label/";
 
 impl fmt::Debug for Published {

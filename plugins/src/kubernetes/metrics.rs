@@ -1,4 +1,4 @@
-//! What is counted of clusters.
+//! Metrics of clusters.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,14 @@ use metrics::histogram::{Durations, doubling};
 
 use metrics::{Families, Metric};
 
-/// What is counted of all clusters.
+/// Counters of all clusters.
 #[derive(Default)]
 pub(super) struct Metrics(Mutex<Counts>);
 
 struct Counts {
     /// By whether the service is headless.
     programming: [Durations<20>; 2],
-    /// By verb and host: until requests went, and until they were answered.
+    /// By verb and host: delay by the rate limit, and time until the response.
     paced: BTreeMap<(&'static str, String), Durations<11>>,
     requests: BTreeMap<(&'static str, String), Durations<11>>,
     /// By status, method and host.
@@ -34,12 +34,12 @@ impl Default for Counts {
 }
 
 impl Metrics {
-    /// A change of endpoints was there to be asked for so long after its cause.
+    /// Observes the time from an endpoint change's cause until answers have it.
     pub(super) fn programmed(&self, headless: bool, after: Duration) {
         self.counts().programming[usize::from(headless)].observe(after);
     }
 
-    /// A request to the API came to its end.
+    /// Counts a completed request to the API.
     pub(super) fn asked(&self, asked: &RequestMetrics<'_>) {
         let mut counts = self.counts();
         let host = asked.host.to_owned();
@@ -59,7 +59,7 @@ impl Metrics {
     pub(super) fn collect(&self, into: &mut Families) {
         let counts = self.counts();
         let programming = counts.programming.iter().zip(["cluster_ip", "headless_with_selector"]);
-        // Nothing, as in Go, where nothing was counted.
+        // As in Go, no sample before the first observation.
         for (durations, kind) in programming.filter(|(durations, _)| durations.is_used()) {
             into.durations(PROGRAMMING_DURATION, &[("service_kind", kind)], durations);
         }
@@ -109,7 +109,7 @@ const UNREADABLE: Metric = Metric {
 };
 /// From a millisecond to 9 minutes, doubling; in nanoseconds.
 const PROGRAMMING_BOUNDS: [u64; 20] = doubling(1_000_000);
-/// Those that Prometheus's Go library has by default, in nanoseconds.
+/// The default bounds of Prometheus's Go library, in nanoseconds.
 const REQUEST_BOUNDS: [u64; 11] = [
     5_000_000,
     10_000_000,

@@ -1,4 +1,4 @@
-//! `kubernetes`: a cluster's zones, answered from an index of the objects of its API.
+//! `kubernetes`: answers a cluster's zones from an index of its API's objects.
 
 mod cluster;
 mod memory_limit;
@@ -53,7 +53,7 @@ impl SourceSpec for KubernetesSpec {
         let cluster = context.reload_state.get::<ClusterRegistry>().cluster(self);
         let (index, responder) = (cluster.shared_index(), Responder::new(rules.clone()));
         let lent = ClusterHandle { index, responder, snapshot: cluster.clone() };
-        // `kubernetes` stands once in a block, so neither value was set before.
+        // A block has one `kubernetes`, so neither value was set before.
         let _ = context.extensions.get().set(lent);
         if self.is_searched {
             let paths = PodPaths::new(cluster.clone(), self.rules.zones.clone());
@@ -96,8 +96,8 @@ impl Source for Kubernetes {
                 self.responder.deny(index, zone, query, reply);
                 Lookup::Answer
             }
-            // `fallthrough` is for names that do not exist. Whether this one does is not known yet, so the next plugin is not
-            // asked.
+            // `fallthrough` is for names that do not exist. Whether this one does is not known yet,
+            // so the query does not pass.
             AnswerOutcome::Unsynced(kind) => Lookup::Fail(kubernetes_zone::not_known_yet(kind)),
         }
     }
@@ -111,7 +111,7 @@ impl Source for Kubernetes {
         if !request.is_transfer() {
             return ZoneOutcome::Pass;
         }
-        // Over UDP a transfer is answered with the SOA alone: the client comes again over TCP.
+        // Over UDP the reply to a transfer is the SOA alone: the client retries over TCP.
         let soa_alone = context.proto == Proto::Udp;
         let name = &request.query.name;
         let transfer = self.responder.transfer(self.cluster.index(), name, request.serial(), soa_alone);
@@ -139,7 +139,8 @@ impl Source for Kubernetes {
     }
 }
 
-/// The addresses at which clients ask a block with these endpoints, for NS records: no loopback ones.
+/// The addresses of a block with these endpoints, for NS records: without loopback and link-local
+/// ones.
 fn own_addresses(endpoints: &[Endpoint]) -> Vec<IpAddr> {
     let mut own = Vec::new();
     for ip in endpoints.iter().map(|endpoint| endpoint.address.ip()) {
@@ -157,7 +158,7 @@ fn own_addresses(endpoints: &[Endpoint]) -> Vec<IpAddr> {
     own
 }
 
-/// One that is another's on the next link.
+/// Whether an address belongs to one link only.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }

@@ -1,4 +1,4 @@
-//! The search paths of pods, as kubelet writes them into their resolv.conf: for `autopath @kubernetes`.
+//! The search paths of pods, as in the resolv.conf that kubelet writes: for `autopath @kubernetes`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,7 +10,8 @@ use wire::Name;
 use super::cluster::Cluster;
 use plugin::search_path::{MOST_DOMAINS, MOST_SEARCH_OCTETS, SearchPaths};
 
-/// The search paths of a cluster's pods: `NAMESPACE.svc.ZONE`, `svc.ZONE`, `ZONE`, and what the machine's resolv.conf has.
+/// The search paths of a cluster's pods: `NAMESPACE.svc.ZONE`, `svc.ZONE`, `ZONE`, and the domains
+/// of the machine's resolv.conf.
 pub(super) struct PodPaths {
     cluster: Arc<Cluster>,
     zones: Vec<Name>,
@@ -18,7 +19,7 @@ pub(super) struct PodPaths {
 }
 
 impl PodPaths {
-    /// Those of a cluster's pods in these zones.
+    /// Search paths of a cluster's pods in these zones.
     pub(super) fn new(cluster: Arc<Cluster>, zones: Vec<Name>) -> Self {
         Self { cluster, zones, machine: machine(Path::new(RESOLV_CONF)) }
     }
@@ -46,13 +47,14 @@ impl fmt::Debug for PodPaths {
     }
 }
 
-/// The domains of the machine's own search list, which kubelet puts behind the cluster's; none where it cannot be read.
+/// The domains of the machine's search list, which kubelet appends to the cluster's; empty if it
+/// cannot be read.
 fn machine(file: &Path) -> Vec<Name> {
     let text = files::read_with_timeout(file, LARGEST).unwrap_or_default();
     domains(&String::from_utf8_lossy(&text))
 }
 
-/// Those of a search list, as many as a search path holds besides the cluster's.
+/// The domains of a search list, as many as fit a search path besides the cluster's.
 fn domains(text: &str) -> Vec<Name> {
     let mut octets = 0;
     let mut fits = |domain: &&str| {
@@ -65,9 +67,9 @@ fn domains(text: &str) -> Vec<Name> {
 }
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// A resolv.conf has some hundred octets.
+/// A resolv.conf has some hundred bytes.
 const LARGEST: u64 = 1 << 20;
-/// Domains that the cluster's zone makes.
+/// Number of domains from the cluster's zone.
 const OF_CLUSTER: usize = 3;
 
 #[cfg(test)]
@@ -81,7 +83,7 @@ mod tests {
         let rows = [
             (list("example.com", 29), 29),
             (list("example.com", 40), 29),
-            // 194 octets each.
+            // 194 bytes each.
             (list(&long, 10), 10),
             (list(&long, 11), 10),
             ("search . a..b example.com".to_owned(), 1),

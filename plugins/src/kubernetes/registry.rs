@@ -1,4 +1,5 @@
-//! Every cluster: found again by what is followed of it, counted, and begun to be followed when a configuration starts.
+//! Registry of clusters: looked up by the objects watched, counted, and started with a
+//! configuration.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,7 @@ use logging::Logger;
 use metrics::{Families, Metric};
 use plugin::reload_state::Persistent;
 
-/// Every cluster that blocks answer of.
+/// All clusters in use by blocks.
 #[derive(Default)]
 pub struct ClusterRegistry {
     clusters: Mutex<Vec<Arc<Cluster>>>,
@@ -20,7 +21,7 @@ pub struct ClusterRegistry {
 }
 
 impl ClusterRegistry {
-    /// The cluster of a directive: the one that is followed already, or a new one.
+    /// The cluster of a directive: one that is watched already, or a new one.
     pub(super) fn cluster(&self, spec: &KubernetesSpec) -> Arc<Cluster> {
         let mut clusters = self.clusters();
         let is_it = |cluster: &Arc<Cluster>| cluster.is_of(&spec.access, &spec.wants, spec.snapshot.as_ref());
@@ -35,7 +36,7 @@ impl ClusterRegistry {
         cluster
     }
 
-    /// What is known of every cluster that blocks answer of.
+    /// State of every cluster in use.
     pub fn status(&self, now: Instant) -> Vec<ClusterStatus> {
         let clusters = self.clusters();
         let used = clusters.iter().filter(|cluster| Arc::strong_count(cluster) > 1);
@@ -78,7 +79,8 @@ impl Persistent for ClusterRegistry {
     }
 
     fn look(&self, _: Instant, _: &Logger) -> Option<Instant> {
-        // Only the registry holds clusters that no configuration needs; their watchers are stopped outside of the lock.
+        // Clusters that no configuration uses are held by the registry alone; their watchers are
+        // stopped outside of the lock.
         let unused: Vec<_> =
             self.clusters().extract_if(.., |cluster| Arc::strong_count(cluster) == 1).collect();
         drop(unused);
@@ -106,7 +108,7 @@ impl Persistent for ClusterRegistry {
     fn leave(&self) {
         let end = clock::now() + LEAVE;
         let clusters = self.clusters();
-        // One that no configuration needs any more may have had the file of another that is followed now.
+        // An unused cluster may have the same file as one in use.
         let used = clusters.iter().filter(|cluster| Arc::strong_count(cluster) > 1);
         let written: Vec<_> = used.filter_map(|cluster| cluster.write_now()).collect();
         drop(clusters);
@@ -134,7 +136,7 @@ impl Persistent for ClusterRegistry {
     }
 }
 
-/// How long an end waits for snapshots: a disk may hang.
+/// Maximum wait for snapshots when the process ends: a disk may hang.
 const LEAVE: Duration = Duration::from_secs(1);
 /// Gauge {cluster, kind}; kind: services, endpointslices, namespaces, pods, serviceimports.
 const OBJECTS: Metric =

@@ -1,4 +1,4 @@
-//! What a `kubernetes` directive says.
+//! Parsing of `kubernetes`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,32 +40,32 @@ const PROPERTIES: &[&str] = &[
     "zonal",
 ];
 
-/// What one `kubernetes` directive says.
+/// One `kubernetes` directive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KubernetesSpec {
     /// The API's address, and the credentials for it.
     pub access: Access,
-    /// What is followed there.
+    /// The objects to watch.
     pub wants: WatchConfig,
-    /// How it is answered; the server's own addresses come when it is built.
+    /// Rules for answers; the server's own addresses are added when it is built.
     pub rules: Rules,
-    /// Names of these zones that the cluster does not have go on.
+    /// Zones in which missing names pass to the next plugin.
     pub fallthrough: Fallthrough,
-    /// How long a start waits until all is known; default 5 s.
+    /// Maximum time that a start waits until all kinds are synced; default 5 s.
     pub startup_timeout: Duration,
-    /// APIs that `endpoint` names behind the one that is asked.
+    /// Number of unused APIs in `endpoint`, behind the first.
     pub passed_over: usize,
-    /// How fast the API is asked; default as fast as it answers.
+    /// Rate limit of API requests; default none.
     pub pace: RateLimit,
-    /// Of pods those of this node alone; default all.
+    /// Watches only pods of this node; default all.
     pub node: Option<Box<str>>,
-    /// Whether `autopath` asks for the search paths of pods.
+    /// Whether `autopath` uses the search paths of pods.
     pub is_searched: bool,
-    /// Where what is known outlives the process; default nowhere.
+    /// Snapshot of the index, across restarts; default none.
     pub snapshot: Option<SnapshotSpec>,
 }
 
-/// Where properties stand that others exclude.
+/// Locations of properties that exclude others.
 #[derive(Default)]
 struct Places<'d> {
     endpoint: Option<&'d Word>,
@@ -78,7 +78,7 @@ struct Places<'d> {
     node: Option<&'d Word>,
     verified: Option<&'d Word>,
     zonal: Option<&'d Word>,
-    /// With the words that name them.
+    /// The directive with the zones.
     multicluster: Option<&'d Directive>,
 }
 
@@ -97,11 +97,12 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
         no_block(PLUGIN, property)?;
         read_property(property, written.root(), &mut spec, &mut places)?;
     }
-    // As client-go has it, wherever the two are written.
+    // As in client-go, regardless of the properties' order.
     if spec.pace.per_second > 0.0 && spec.pace.burst == 0 {
         spec.pace.burst = BURST;
     }
-    // Pods are followed where somebody asks for them: a verified name, a search path, or a rule that reads whose pod asks.
+    // Pods are watched only if needed: for verified names, search paths, or rules that use labels
+    // of the client's pod.
     let is_searched = written.is_searched(PLUGIN);
     places.check(&mut spec)?;
     let readers = written.readers_of_labels();
@@ -133,7 +134,7 @@ pub fn keep_snapshots_apart(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// What is odd but not wrong, and where.
+/// Warnings, with their place.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     let of_block = |block: &BlockSpec| {
         let passed_over = block.get::<KubernetesSpec>()?.passed_over;
@@ -143,7 +144,7 @@ pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     spec.blocks.iter().filter_map(of_block)
 }
 
-/// Why the APIs of this Corefile could not be followed, as the log of a server would have it; no packet is sent.
+/// Why the APIs of this Corefile could not be watched, as a server would log it; sends no packet.
 pub fn unreachable(spec: &Spec) -> impl Iterator<Item = String> {
     let all = spec.blocks.iter().filter_map(|block| block.get::<KubernetesSpec>());
     all.filter_map(|cluster| {
@@ -161,7 +162,7 @@ fn hides_none(directive: &Directive, zones: &[wire::Name]) -> Result<()> {
             zone.is_within(other) && matches!(first, Some(b"svc" | b"pod"))
         };
         if let Some(other) = zones.iter().find(is_hidden) {
-            // Networks stand for several zones, but hold no names of services.
+            // A network stands for several zones, but has no names of services.
             let word =
                 directive.args.iter().find(|word| wire::Name::from_text(&word.text).as_ref() == Ok(zone));
             let at = word.map_or(&directive.name.at, |word| &word.at);
@@ -173,7 +174,8 @@ fn hides_none(directive: &Directive, zones: &[wire::Name]) -> Result<()> {
 }
 
 impl KubernetesSpec {
-    /// Whether both are kept in one file, though they follow different things: each would put its own in the other's place.
+    /// Whether both use the same snapshot file for different objects: each would overwrite the
+    /// other's.
     fn is_in_the_way_of(&self, other: &Self) -> bool {
         let file = |spec: &Self| spec.snapshot.as_ref().map(|snapshot| snapshot.file.clone());
         let followed = |spec: &Self| (spec.access.clone(), spec.wants.clone(), spec.snapshot.clone());
@@ -276,7 +278,7 @@ fn read_node<'d>(property: &'d Directive, spec: &mut KubernetesSpec, places: &mu
     let mut args = Args::new(PLUGIN, property, NODE);
     let word = args.required()?;
     args.end()?;
-    // As the API takes it (RFC 1123): what else stands there would select something else.
+    // The API's label syntax (RFC 1123): other characters would select something else.
     let is_name = |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || b"-.".contains(&octet);
     if !(1..=253).contains(&word.text.len()) || !word.text.bytes().all(is_name) {
         return Err(bad(PLUGIN, word, NODE));
@@ -308,7 +310,7 @@ fn read_access<'d>(property: &'d Directive, root: Option<&Path>, places: &mut Pl
     match property.name.text.as_str() {
         "endpoint" => {
             let words = Args::new(PLUGIN, property, "the URL of the API").some()?;
-            // As in CoreDNS, several may stand there, and the first one is asked.
+            // As in CoreDNS, several may be given, and only the first is used.
             places.endpoint = words.first();
             places.passed_over = words.len().saturating_sub(1);
         }
@@ -356,7 +358,7 @@ fn selector(property: &Directive) -> Result<Selector> {
 }
 
 impl Places<'_> {
-    /// What only the whole directive shows.
+    /// Checks that need the whole directive.
     fn check(self, spec: &mut KubernetesSpec) -> Result<()> {
         let exclusive =
             |first: Option<&Word>, second: Option<&Word>, names: [&'static str; 2]| match (first, second) {
@@ -391,6 +393,6 @@ impl Places<'_> {
 }
 
 const WRITTEN_EVERY: Duration = Duration::from_secs(30);
-/// Requests at once where a rate is set and no burst.
+/// Default burst if a rate is set.
 const BURST: u32 = 10;
 const TTL: &str = "a TTL in seconds, 0 to 3600";

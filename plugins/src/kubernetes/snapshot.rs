@@ -1,5 +1,5 @@
-//! `snapshot`: a cluster's index in a file, written from time to time and before this process ends, by a thread that serves
-//! nobody, and read once at a start.
+//! `snapshot`: a cluster's index in a file, written periodically and before this process ends, by a
+//! thread that serves no queries, and read once at a start.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,23 +18,23 @@ use kubernetes_api::{Access, Kind, WatchConfig};
 use super::sync_problem::SyncProblem;
 use logging::Logger;
 
-/// What `snapshot` says.
+/// The property `snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotSpec {
-    /// Where it lies.
+    /// Path of the file.
     pub file: PathBuf,
-    /// How often it is written, at the most. Default 30 s, least 1 s.
+    /// Minimum interval of writes. Default 30 s, at least 1 s.
     pub every: Duration,
 }
 
-/// What a snapshot is of.
+/// The source of a snapshot.
 pub(super) struct Followed {
     pub(super) index: Arc<Index>,
     pub(super) access: Access,
     pub(super) wants: WatchConfig,
 }
 
-/// A cluster's snapshot, while it is followed.
+/// A cluster's snapshot while the cluster is watched.
 pub(super) struct Kept {
     spec: SnapshotSpec,
     state: Mutex<State>,
@@ -43,28 +43,29 @@ pub(super) struct Kept {
 
 #[derive(Default)]
 struct State {
-    /// Kinds whose lists are not complete since the snapshot was read.
+    /// Kinds without a complete list since the snapshot was read.
     restored: Vec<Kind>,
-    /// How old that was when it was read, and when that was.
+    /// Age of the snapshot when it was read, and the time of that.
     read: Option<(Duration, Instant)>,
-    /// Why what is there cannot be used, until it is replaced.
+    /// Why the file cannot be used, until it is replaced.
     unusable: Option<String>,
     written: u64,
     failed: u64,
-    /// Whether the last failure is logged; once until a write succeeds.
+    /// Whether the current series of failures is logged; reset by a successful write.
     is_told: bool,
 }
 
-/// Ends the thread that writes, when it is dropped.
+/// Ends the writer thread on drop.
 pub(super) struct Writing {
     ask: Sender<Sender<Infallible>>,
 }
 
 impl Writing {
-    /// Asks for what has changed to be written now: what is returned ends once it is, or cannot be.
+    /// Requests a write of the current changes. The returned channel closes once they are written,
+    /// or cannot be.
     pub(super) fn now(&self) -> Receiver<Infallible> {
         let (done, ends) = channel();
-        // Where the thread has ended `done` goes with it.
+        // If the thread has ended, `done` is dropped here.
         let _ = self.ask.send(done);
         ends
     }
@@ -80,7 +81,8 @@ impl Kept {
         spec == Some(&self.spec)
     }
 
-    /// Puts the objects of the file into the index. If that fails the log has the reason, and the index is empty.
+    /// Loads the objects of the file into the index. On failure it logs the reason, and the index
+    /// is empty.
     pub(super) fn restore(&self, of: &Followed, writer: &mut IndexWriter, at: Instant, logger: &Logger) {
         let file = self.spec.file.display();
         match self.load_snapshot(of, writer, at) {
@@ -100,10 +102,10 @@ impl Kept {
         }
     }
 
-    /// Puts what the file has into the index, if there is one, and says how old it is.
+    /// Loads the file into the index, if it exists, and returns its age.
     ///
     /// # Errors
-    /// Why it cannot be used; nothing is known then.
+    /// Why it cannot be used; the index is empty then.
     pub(super) fn load_snapshot(
         &self,
         of: &Followed,
@@ -139,30 +141,30 @@ impl Kept {
         before > 0 && state.restored.is_empty()
     }
 
-    /// How old the snapshot is that answers are of, if they are.
+    /// The age of the snapshot while answers use it.
     pub(super) fn age(&self, now: Instant) -> Option<Duration> {
         let state = self.state();
         let (age, read) = state.read.filter(|_| !state.restored.is_empty())?;
         Some(age + now.saturating_duration_since(read))
     }
 
-    /// Why it cannot be used, if it could not and is not replaced yet.
+    /// Why the file cannot be used, until it is replaced.
     pub(super) fn problems(&self) -> Option<SyncProblem> {
         let cause = self.state().unusable.clone()?;
         let what = format!("{}: {cause}", self.spec.file.display());
         Some(SyncProblem { subject: "snapshot".to_owned(), problem: what, remedy: REPLACED })
     }
 
-    /// How often it was written, and how often that failed.
+    /// Number of writes, and of failed ones.
     pub(super) fn counts(&self) -> [u64; 2] {
         let state = self.state();
         [state.written, state.failed]
     }
 
-    /// Begins to write what changes.
+    /// Starts the writer thread.
     ///
     /// # Errors
-    /// What the system says to one more thread.
+    /// If the system refuses a thread.
     pub(super) fn write(self: &Arc<Self>, of: Arc<Followed>, logger: Logger) -> io::Result<Writing> {
         let (ask, asked) = channel();
         let kept = self.clone();
@@ -181,7 +183,8 @@ impl Kept {
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let changes = of.index.changes();
-            // As long as a kind still comes from the restored snapshot none is written: old data would get a new date.
+            // While a kind still has data of the restored snapshot none is written: old data would
+            // get a new date.
             let is_whole = of.index.unsynced().is_empty() && self.state().restored.is_empty();
             pause = if is_whole { self.spec.every } else { LOOK };
             if !is_whole || last == Some(changes) {
@@ -220,7 +223,7 @@ impl Kept {
     }
 }
 
-/// Replaces the file in one step.
+/// Replaces the file atomically.
 fn put(file: &Path, of: &Followed, now: SinceEpoch) -> Result<(), String> {
     let octets = snapshot::write(&of.index, &of.access, &of.wants, now);
     let octets = octets
@@ -228,6 +231,6 @@ fn put(file: &Path, of: &Followed, now: SinceEpoch) -> Result<(), String> {
     files::atomic_write(file, None, &octets).map_err(|error| error.to_string())
 }
 
-/// How often it is looked whether all is known, until it is: as often as a snapshot may be written.
+/// Interval of checking whether all kinds are synced: the minimum interval of writes.
 const LOOK: Duration = Duration::from_secs(1);
 const REPLACED: &str = "it is replaced once the lists of the API are complete";

@@ -1,4 +1,4 @@
-//! What /status says of clusters.
+//! A cluster's part of /status.
 
 use std::time::{Duration, Instant};
 
@@ -7,33 +7,33 @@ use kubernetes_api::{Access, Kind, printable_url};
 use super::cluster::Cluster;
 use super::sync_problem::SyncProblem;
 
-/// What is known of one cluster, and how fresh that is.
+/// State of one cluster, and its age.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterStatus {
-    /// Where its API is.
+    /// The API's address.
     pub api: String,
-    /// What is followed of it.
+    /// The watched kinds.
     pub kinds: Vec<KindStatus>,
-    /// Since an object was heard of last, if one ever was.
+    /// Time since the last event, if there was one.
     pub event_age: Option<Duration>,
-    /// The age of the snapshot that answers come from; `None` once the API's lists are complete.
+    /// The age of the snapshot in use; `None` once the API's lists are complete.
     pub snapshot_age: Option<Duration>,
-    /// What the account may not do, such as `watch services`.
+    /// Missing permissions of the account, such as `watch services`.
     pub rights_missing: Vec<String>,
-    /// Why it is not followed, or the snapshot is of no use.
+    /// Errors of the watches or of the snapshot.
     pub problems: Vec<SyncProblem>,
 }
 
 /// Objects of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KindStatus {
-    /// As the API calls it.
+    /// The API's name of the kind.
     pub kind: Kind,
-    /// How many are known.
+    /// Number of objects.
     pub objects: usize,
-    /// Whether all of them are: a list has been whole once.
+    /// Whether a list has been complete once.
     pub is_known: bool,
-    /// Whether their changes are heard just now.
+    /// Whether its watch is connected.
     pub is_followed: bool,
 }
 
@@ -57,7 +57,7 @@ impl ClusterStatus {
         }
     }
 
-    /// Whether all that is followed has been known once: answers are whole.
+    /// Whether all watched kinds have been synced once: answers are complete.
     pub fn is_synced(&self) -> bool {
         self.kinds.iter().all(|kind| kind.is_known)
     }
@@ -68,7 +68,7 @@ impl ClusterStatus {
     }
 }
 
-/// The API in a few words without secrets: the user part of a URL is left out.
+/// A short text for the API without secrets: the user part of a URL is left out.
 fn place(access: &Access) -> String {
     match access {
         Access::InCluster(_) => "in-cluster".to_owned(),

@@ -5,7 +5,7 @@ use kubernetes_api::{Access, ClientFiles, PodWatch, RateLimit, Selector};
 use std::time::Duration;
 use wire::Name;
 
-/// What a row makes different from the bare directive.
+/// Differences of a row from the bare directive.
 type Change = fn(&mut KubernetesSpec);
 
 fn name(text: &str) -> Name {
@@ -23,7 +23,7 @@ fn arguments_and_properties() {
             s.rules.pods = Pods::Verified;
             s.wants.pods = Some(PodWatch::default());
         }),
-        // Nothing needs its pods.
+        // Pods are not needed.
         ("node node-1", |s| s.node = Some("node-1".into())),
         ("endpoint_pod_names", |s| s.wants.pod_names = true),
         ("noendpoints", |s| s.wants.endpoints = false),
@@ -100,7 +100,7 @@ fn arguments_and_properties() {
         zones("kubernetes cluster.local 10.96.0.0/16 fd00::/16"),
         [name("cluster.local"), name("96.10.in-addr.arpa"), name("0.0.d.f.ip6.arpa")]
     );
-    // Zones of which none has the other's names.
+    // Zones that hide no names of each other.
     assert_eq!(
         zones("kubernetes example.org k8s.example.org example.org"),
         ["example.org", "k8s.example.org", "example.org"].map(name)
@@ -114,7 +114,7 @@ fn pods_are_watched_when_needed() {
         ("kubernetes", None),
         ("kubernetes {\npods insecure\nnode a\n}", None),
         ("autopath resolv.conf\nkubernetes {\nnode a\n}", None),
-        // As in CoreDNS, all of a cluster's are worth it for names alone.
+        // As in CoreDNS, names alone do not need pods.
         ("autopath @kubernetes\nkubernetes", None),
         ("autopath @kubernetes\nkubernetes {\npods insecure\n}", None),
         ("autopath @kubernetes\nkubernetes {\npods verified\n}", Some(PodWatch::default())),
@@ -142,7 +142,7 @@ fn pod_labels_that_rules_read() {
     for (lines, expected) in [
         (format!("metadata\n{readers}\n{verified}"), "app app.kubernetes.io/name tier"),
         (format!("metadata\n{readers}\nkubernetes {{\nnode a\n}}"), "app app.kubernetes.io/name tier"),
-        // No client gets one.
+        // No label is read.
         (format!("{readers}\n{verified}"), ""),
         (format!("metadata\n{verified}"), ""),
     ] {

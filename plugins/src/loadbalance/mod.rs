@@ -19,20 +19,21 @@ use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, Respon
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
 use weighted::{WeightFiles, Weights};
 
-/// What `loadbalance` says.
+/// The `loadbalance` directive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LoadbalanceSpec {
     policy: Policy,
-    /// Networks whose addresses are first, in this order.
+    /// Networks with addresses to put first, in this order.
     prefer: Vec<IpNet>,
 }
 
-/// How an order is found.
+/// The method of ordering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Policy {
     /// At random.
     RoundRobin,
-    /// One is drawn by weight to be the first; `reload` says how often the file is looked at, never if it is 0.
+    /// One address is drawn by weight to be first. `reload` is the interval of reading the file; 0
+    /// for never.
     Weighted { file: PathBuf, reload: Duration },
 }
 
@@ -94,11 +95,11 @@ impl LoadbalanceSpec {
     }
 }
 
-/// The step of one server block.
+/// The middleware of one server block.
 #[derive(Debug)]
 struct Loadbalance {
     spec: LoadbalanceSpec,
-    /// Of `weighted`.
+    /// The weights of `weighted`.
     weights: Option<Arc<Weights>>,
 }
 
@@ -169,16 +170,16 @@ impl ResponseHook for &Loadbalance {
     }
 }
 
-/// Where records stand that are neither aliases nor addresses nor mail exchangers.
+/// Position of records other than aliases, addresses and mail exchangers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
-    /// Behind the aliases.
+    /// After the aliases.
     First,
     /// At the end, where CoreDNS's `prefer` puts them.
     Last,
 }
 
-/// Brings a section into the order aliases, addresses, mail exchangers, the last two as `order` leaves them.
+/// Sorts a section: aliases, addresses, mail exchangers; `order` sorts the last two.
 fn arrange(response: &mut Message, section: Section, rest: Rest, order: impl FnOnce(&mut [Rr], &mut [Rr])) {
     let Some(start) = response.records.iter().position(|rr| rr.section == section) else { return };
     let count = response.section(section).count();

@@ -15,7 +15,7 @@ use super::address;
 use logging::Logger;
 use plugin::reload_state::Persistent;
 
-/// One file's weights, as they are now.
+/// The current weights of one file.
 #[derive(Debug)]
 pub(super) struct Weights {
     file: PathBuf,
@@ -26,7 +26,7 @@ pub(super) struct Weights {
 
 type Table = HashMap<Name, HashMap<IpAddr, u8>>;
 
-/// Every file of weights that a server block follows.
+/// All weight files of a server block.
 #[derive(Debug, Default)]
 pub(super) struct WeightFiles(Mutex<Vec<Followed>>);
 
@@ -41,7 +41,8 @@ struct Followed {
 }
 
 impl Weights {
-    /// Draws one of the addresses by weight and puts it first. An address that the file does not have weighs 1.
+    /// Draws one of the addresses by weight and puts it first. An address that is not in the file
+    /// has weight 1.
     pub(super) fn draw(&self, addresses: &mut [Rr], random: &mut impl Rng) {
         if addresses.len() < 2 {
             return;
@@ -78,14 +79,14 @@ impl Weights {
 }
 
 impl WeightFiles {
-    /// The weights of `file`, read at the next look.
+    /// The weights of `file`, read at the next check.
     pub(super) fn follow(&self, file: &Path, reload: Duration) -> Arc<Weights> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |weights: &Arc<Weights>| weights.file == file && weights.reload == reload;
         if let Some(weights) = files.iter().filter_map(|followed| followed.weights.upgrade()).find(same) {
             return weights;
         }
-        // A file that a block reads already is shared, with its last good weights.
+        // A file that is in use already shares its last valid weights.
         let of_file = |weights: &Arc<Weights>| weights.file == file;
         let known = files.iter().filter_map(|followed| followed.weights.upgrade()).find(of_file);
         let current = known.map(|known| known.current.load_full()).unwrap_or_default();
@@ -108,7 +109,7 @@ impl Persistent for WeightFiles {
         }
     }
 
-    /// A file that cannot be read, or has a bad line, changes nothing, and each cause is said once.
+    /// A file that cannot be read, or has a bad line, changes nothing; each cause is logged once.
     fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|followed| followed.weights.strong_count() > 0);
@@ -143,7 +144,7 @@ impl Followed {
                 table
             }
             Err(error) => {
-                // The next text that can be read is applied, even if it equals the last one.
+                // The next readable text is applied, even if it equals the last one.
                 self.text = None;
                 Err(error)
             }
@@ -196,9 +197,9 @@ fn parse(text: &str) -> Result<Table, String> {
     Ok(table)
 }
 
-/// Octets of a file.
+/// Maximum size of a file, in bytes.
 const LARGEST: u64 = 1 << 20;
-/// The least time between two looks at the file, whatever `reload` says.
+/// Minimum interval of checks, regardless of `reload`.
 const LEAST_RELOAD: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
 /// The `local` of a server block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalSpec {
-    /// Whether names whose first label is `localhost` are local, too.
+    /// Whether names with the first label `localhost` are local, too.
     localhost_prefix: bool,
 }
 

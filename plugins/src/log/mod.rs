@@ -11,10 +11,10 @@ use plugin::args::{Args, Result, bad, unknown_property, zones_or};
 use plugin::hooks::ObserveQueries;
 use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
-/// What every `log` of a server block says.
+/// All `log` directives of a server block.
 #[derive(Debug, Clone)]
 pub struct LogSpec {
-    /// In file order; the first whose zone holds a name decides.
+    /// In file order; the first with a zone that contains the name applies.
     pub rules: Vec<LogRule>,
 }
 
@@ -68,7 +68,7 @@ impl HooksSpec for LogSpec {
     }
 }
 
-/// What a block's queries are logged by.
+/// The log rules of a block.
 struct Lines(LogRules);
 
 impl ObserveQueries for Lines {

@@ -1,8 +1,8 @@
-//! `loop`: notices that an upstream sends our own queries back to us.
+//! `loop`: detects upstreams that send this server's queries back to it.
 //!
-//! At start, and again after each reload, every upstream is asked for a name that nobody can guess. If that query comes
-//! in at one of our own listeners, the upstream leads back here: it is taken out of its stanza and that is said. Nothing that comes
-//! from the network can end the process.
+//! At start, and again after each reload, each upstream receives a query for an unguessable name.
+//! If the query arrives at a listener of this server, the upstream is a loop: it is removed from
+//! its stanza, which is logged. Nothing from the network can end the process.
 
 mod probe;
 
@@ -18,7 +18,7 @@ use plugin::spec::{BuildContext, Explanation, ParseContext, Source, SourceSpec};
 use plugin::{HostsGuard, Lookup, QueryContext};
 pub use probe::probe;
 
-/// Stands in a block: its upstreams are probed.
+/// The directive: the block's upstreams are probed.
 #[derive(Debug, Clone, Copy)]
 pub struct LoopSpec;
 
@@ -44,10 +44,10 @@ pub struct Watch {
     seen: Arc<Seen>,
 }
 
-/// What is watched for, and what came.
+/// Probes in flight, and the upstreams that returned one.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Names that were asked of upstreams and are still watched for; with the place in the list of the upstream asked.
+    /// Names of probes, with the index of their upstream.
     probes: Mutex<Vec<(Name, usize)>>,
     watching: AtomicBool,
     upstreams: Mutex<Vec<usize>>,
@@ -59,18 +59,19 @@ impl Watch {
         Self { zones: zones.into(), seen: Arc::default() }
     }
 
-    /// The zones whose queries would loop.
+    /// The zones with queries that would loop.
     pub fn zones(&self) -> &[Name] {
         &self.zones
     }
 
-    /// From now on the names in `probes` mean that the upstream with that number leads back here.
+    /// From now on a query for a name in `probes` means that the upstream with that index is a
+    /// loop.
     pub fn start(&self, probes: Vec<(Name, usize)>) {
         *self.seen.probes.lock().unwrap_or_else(PoisonError::into_inner) = probes;
         self.seen.watching.store(true, Relaxed);
     }
 
-    /// Whether this upstream was seen to lead back here since [`Watch::start`].
+    /// Whether this upstream has returned a probe since [`Watch::start`].
     pub fn has_seen(&self, upstream: usize) -> bool {
         self.seen.upstreams.lock().unwrap_or_else(PoisonError::into_inner).contains(&upstream)
     }
@@ -95,7 +96,7 @@ impl Watch {
 }
 
 impl Source for Watch {
-    /// Passes every query on, noting ours.
+    /// Passes every query; notes probes.
     #[inline]
     fn lookup<'h>(
         &'h self,

@@ -1,4 +1,4 @@
-//! Asks every upstream of a block with `loop` whether it leads back here.
+//! Probes every upstream of a block with `loop` for loops.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use wire::{Class, Flags, Name, RType};
 use super::Watch;
 use logging::Logger;
 
-/// Probes a block's upstreams as long as `server` lives; what is found is logged and, for a loop, the upstream is taken out
-/// of its stanza while it lasts.
+/// Probes a block's upstreams as long as `server` lives. Logs each loop, and removes its upstream
+/// from its stanza while the loop lasts.
 pub async fn probe(watch: Watch, chain: Arc<Stanzas>, server: Weak<impl Send + Sync>, logger: Logger) {
     let Some(zone) = watch.zones().first().copied() else { return };
     let mut stanzas: Vec<Watched> = chain.stanzas().iter().map(Watched::new).collect();
@@ -24,10 +24,11 @@ pub async fn probe(watch: Watch, chain: Arc<Stanzas>, server: Weak<impl Send + S
             targets.push(upstream.clone());
         }
         watch.start(probes.clone());
-        // A probe is sent several times, for datagrams may be lost.
+        // A probe is sent several times, since datagrams may be lost.
         for pause in PAUSES {
             for (name, index) in &probes {
-                // Over TLS a loop would need our own certificate. A probe that cannot be sent finds nothing.
+                // Over TLS a loop would need this server's certificate. A probe that cannot be sent
+                // finds nothing.
                 if targets[*index].tls().is_none() && !watch.has_seen(*index) {
                     let _ = send(&targets[*index], name).await;
                 }
@@ -56,12 +57,12 @@ pub async fn probe(watch: Watch, chain: Arc<Stanzas>, server: Weak<impl Send + S
     }
 }
 
-/// What a stanza of the Corefile says, and which of it was found to lead back here.
+/// The upstreams of a stanza, with those found to be loops.
 struct Watched {
     stanza: Arc<Stanza>,
     upstreams: Arc<Vec<Arc<Upstream>>>,
     looping: Vec<bool>,
-    /// Rounds in a row in which nothing came back from it.
+    /// Consecutive rounds without a returned probe.
     clean: Vec<u32>,
 }
 
@@ -72,8 +73,9 @@ impl Watched {
         Self { stanza: stanza.clone(), upstreams, looping: vec![false; count], clean: vec![0; count] }
     }
 
-    /// Which upstreams lead back here after a round in which that was `seen` of some: one is out as soon as it was seen,
-    /// and in again after a few rounds in which it was not, for a probe that is lost is no proof.
+    /// Returns which upstreams are loops, given which returned a probe in this round: from the
+    /// first such round until [`CLEAN_ROUNDS`] rounds without one, since a lost probe proves
+    /// nothing.
     fn judge(&mut self, seen: &[bool]) -> Vec<bool> {
         for (clean, seen) in self.clean.iter_mut().zip(seen) {
             *clean = if *seen { 0 } else { clean.saturating_add(1) };
@@ -89,8 +91,8 @@ impl Watched {
             && left.zip(now.iter()).all(|((ours, _), theirs)| Arc::ptr_eq(ours, theirs))
     }
 
-    /// Takes upstreams that lead back here out of the stanza, and puts back those that no longer do. `true`: a followed
-    /// file or name has given it other upstreams meanwhile, and they are to be looked at.
+    /// Removes looping upstreams from the stanza, and restores those that no longer loop. Returns
+    /// true if a followed file or name has changed the upstreams, which must be probed then.
     fn apply(&mut self, looping: Vec<bool>, zone: &Name, logger: &Logger) -> bool {
         let now = self.stanza.upstreams();
         if !self.is_ours(&now) {
@@ -121,7 +123,7 @@ impl Watched {
             let all = self.upstreams.iter().zip(&looping).filter(move |(_, looping)| **looping == wanted);
             all.map(|(upstream, _)| upstream.clone()).collect()
         };
-        // Where it is given others just now, they are looked at in the next round.
+        // If its upstreams change at this time, the next round probes them.
         if self.stanza.leave_out(&now, those(true), those(false)) {
             self.looping = looping;
         }
@@ -129,27 +131,28 @@ impl Watched {
     }
 }
 
-/// `<random>.<random>.ZONE`, as CoreDNS's: 128 bits that cannot be guessed.
+/// `<random>.<random>.ZONE`, as in CoreDNS: 128 random bits.
 fn probe_name(zone: &Name) -> Option<Name> {
     let [first, second]: [u64; 2] = rand::rng().random();
     let zone = zone.to_string();
     Name::from_text(&format!("{first}.{second}.{}", zone.trim_start_matches('.'))).ok()
 }
 
-/// What it answers is of no use: whether the query comes back here is.
+/// Sends a probe. The answer is not read: only its return to this server matters.
 async fn send(upstream: &Upstream, name: &Name) -> std::io::Result<()> {
     let socket = stub_resolver::udp_socket(upstream.address(), upstream.source()).await?;
     let query = stub_resolver::query(rand::random(), Flags::RD, name, RType::HINFO, Class::IN);
     socket.send(&query).await.map(drop)
 }
 
-/// A probe is sent once for each of these, and listened for as long; 2 s after the last one an upstream that has sent
-/// nothing back has an answer's worth of delay.
+/// A probe is sent once for each of these, which is also the time to wait for its return; the 2 s
+/// after the last one cover a slow upstream.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_millis(500), Duration::from_secs(2)];
-/// How long until an upstream that leads back here is tried again.
+/// Interval of probing while an upstream loops.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Rounds without anything coming back after which it is asked again: three probes each, so nine were lost or none.
+/// Rounds without a returned probe until an upstream is used again: with three probes each, nine
+/// were lost or none.
 const CLEAN_ROUNDS: u32 = 3;
 
 #[cfg(test)]
@@ -174,7 +177,7 @@ mod tests {
         assert!(!watched.apply(vec![true, false], &Name::ROOT, logger));
         let new = scene.shared.upstreams.upstream("192.0.2.3:53".parse().unwrap(), None, None);
         watched.stanza.set_upstreams(vec![new]).unwrap();
-        // The old one leads back as before; the new one may do so as well.
+        // The old upstream still loops; the new one may do so as well.
         let before = Arc::new(Vec::new());
         assert!(!watched.stanza.leave_out(&before, Vec::new(), Vec::new()), "what a file brought is kept");
         assert_eq!(told(&watched.stanza.upstreams()), ["192.0.2.3:53"]);
@@ -200,7 +203,7 @@ mod tests {
             (true, false, [true, false]),
             (false, false, [true, false]),
             (false, true, [true, true]),
-            // One probe of six came back after all: from here on anew.
+            // One of six probes was returned: the count restarts.
             (true, false, [true, true]),
             (false, false, [true, true]),
             (false, false, [true, false]),

@@ -1,8 +1,9 @@
-//! `metadata`: labels that plugins publish of a query can be read by others of its block.
+//! `metadata`: labels that plugins publish about a query, for other plugins of its block.
 //!
-//! Some labels are fields of what is known of a query anyway (`forward/upstream`, `log/type`, `log/class`), and are known for
-//! every name. Others a plugin of the block is asked for ([`Labels`]), for names within ZONES, each time one is read: nothing is
-//! collected before. Without the directive nobody reads labels, and what is logged is compiled so.
+//! Some labels are fields of the query itself (`forward/upstream`, `log/type`, `log/class`), and
+//! have a value for every name. Others are computed by a plugin of the block ([`Labels`]), for
+//! names within ZONES, each time one is read; none is collected in advance. Without the directive
+//! no label is read, and log formats are compiled without them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use wire::Name;
 use plugin::args::{Result, no_block, once, zones_or};
 use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
-/// Stands in a block: labels are read.
+/// The directive: labels are enabled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetadataSpec {
-    /// For names within these, plugins are asked for labels.
+    /// Plugins publish labels for names within these.
     zones: Vec<Name>,
 }
 
@@ -32,7 +33,7 @@ impl MetadataSpec {
     }
 }
 
-/// What is published of names within some zones.
+/// Publishers limited to names within some zones.
 #[derive(Debug)]
 struct Within {
     zones: Vec<Name>,
@@ -78,7 +79,7 @@ mod tests {
         Name::from_text(text).expect("a name")
     }
 
-    /// Knows one label of every name.
+    /// Publishes one label for every name.
     #[derive(Debug)]
     struct Publisher;
 
@@ -105,7 +106,8 @@ mod tests {
             for of in outside {
                 assert_eq!(labels.label("p/l", &name(of), None), None, "{zones:?}: {of}");
             }
-            // A block is asked for no name outside its own zones: where these are all within, none is looked at.
+            // A block receives no name outside its own zones: if all of these are within ZONES,
+            // names are not compared.
             let elsewhere = labels.label("p/l", &name("example.com"), None);
             assert_eq!(elsewhere.is_some(), outside.is_empty(), "{zones:?}");
         }

@@ -1,4 +1,4 @@
-//! `minimal`: a positive answer without authority and additional section.
+//! `minimal`: removes the authority and additional sections of positive answers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use plugin::args::{Result, bare};
 use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, ResponseHook, Subqueries};
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
 
-/// The step; it has nothing to set.
+/// The middleware; it has no settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Minimal;
 
@@ -56,7 +56,8 @@ impl ResponseHook for Minimal {
     }
 }
 
-/// Whether it is neither a denial, nor a failure, nor a referral (RFC 1034, section 4.3.1; RFC 2308, section 2).
+/// Whether the response is neither a denial, nor a failure, nor a referral (RFC 1034, section
+/// 4.3.1; RFC 2308, section 2).
 fn is_positive(response: &Message) -> bool {
     if response.rcode != Rcode::NOERROR {
         return false;

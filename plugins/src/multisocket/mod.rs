@@ -1,4 +1,4 @@
-//! `multisocket`: how many sockets an address is served by.
+//! `multisocket`: number of sockets for each address.
 
 use std::sync::Arc;
 use std::thread;
@@ -9,10 +9,10 @@ use plugin::Spec;
 use plugin::args::{Args, Result, no_block, number, once};
 use plugin::spec::{ParseContext, PluginSpec};
 
-/// What `multisocket [N]` says.
+/// The directive `multisocket [N]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MultisocketSpec {
-    /// How many, 1 to 1024; one for each core where no number stands.
+    /// Number of sockets, 1 to 1024; `None` means one for each core.
     pub sockets: Option<usize>,
 }
 
@@ -29,13 +29,14 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
     Ok(Arc::new(MultisocketSpec { sockets }))
 }
 
-/// How many UDP sockets each address of a configuration has: what `multisocket` says, else one for each core.
+/// Number of UDP sockets for each address: from `multisocket`, else one for each core up to
+/// `MAX_DEFAULT_SOCKETS`.
 pub fn sockets(spec: &Spec) -> usize {
     let said = spec.said().next().and_then(|multisocket: &MultisocketSpec| multisocket.sockets);
     said.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_SOCKETS))
 }
 
-/// Sockets, and workers, where the Corefile names no number: more than this rarely pays on a node that has other work.
+/// Maximum number of sockets and workers by default: more rarely helps on a node with other work.
 const MAX_DEFAULT_SOCKETS: usize = 8;
 
 #[cfg(test)]

@@ -10,10 +10,10 @@ use plugin::args::{Result, bad, no_block, once};
 use plugin::hooks::WriteEdnsOptions;
 use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
-/// What `nsid [DATA]` says.
+/// The directive `nsid [DATA]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NsidSpec {
-    /// The identifier as it travels; `None` means the host's name.
+    /// The identifier as sent; `None` means the host's name.
     pub data: Option<String>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
         return Ok(Arc::new(NsidSpec { data: None }));
     }
     let data = words.join(" ");
-    // It must fit one OPT beside an Extended DNS Error.
+    // It must fit one OPT together with an Extended DNS Error.
     if data.len() > 128 {
         return Err(bad("nsid", &directive.args[0], "an identifier of at most 128 octets"));
     }
@@ -40,7 +40,7 @@ impl HooksSpec for NsidSpec {
     }
 }
 
-/// The identifier as it travels.
+/// The identifier as sent.
 struct Identifier(Box<[u8]>);
 
 impl WriteEdnsOptions for Identifier {

@@ -11,7 +11,7 @@ use plugin::SetupError;
 use plugin::args::{Result, flag, once, unknown_property};
 use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
-/// What `prometheus` says.
+/// The directive `prometheus`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrometheusSpec {
     /// Where /metrics is served; default localhost, port 9153.
@@ -31,7 +31,7 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
     let address = admin_address(PLUGIN, directive, PrometheusSpec::default().address)?;
     for property in directive.body.iter().flatten() {
         match property.name.text.as_str() {
-            // Go's runtime has no counterpart here: there is nothing to choose.
+            // There is no Go runtime: the property has no effect.
             "runtime_metrics" => {
                 flag(PLUGIN, property)?;
             }

@@ -9,12 +9,12 @@ use admin::AdminAddress;
 use plugin::args::{Args, Result, bad, once, unknown_property};
 use plugin::spec::{ParseContext, PluginSpec};
 
-/// What `ready` says.
+/// The directive `ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadySpec {
     /// Where /ready is served; default every address, port 8181.
     pub address: AdminAddress,
-    /// Whether a plugin that was ready once is asked again.
+    /// Whether a plugin that was ready once is checked again.
     pub continuously: bool,
 }
 

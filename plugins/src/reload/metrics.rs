@@ -1,4 +1,4 @@
-//! What is counted of reloads.
+//! Metrics of reloads.
 
 use metrics::{Families, Metric};
 
@@ -7,7 +7,7 @@ pub fn collect_failed(failed: u64, into: &mut Families) {
     into.counter(FAILED, &[], failed as f64);
 }
 
-/// Adds the SHA-512 of the configuration that serves.
+/// Adds the SHA-512 of the serving configuration.
 pub fn collect_version(hash: &str, into: &mut Families) {
     into.gauge(VERSION_INFO, &[("hash", "sha512"), ("value", hash)], 1.0);
 }

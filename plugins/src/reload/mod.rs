@@ -1,4 +1,4 @@
-//! `reload`: how often the Corefile is looked at.
+//! `reload`: interval of checking the Corefile.
 
 pub mod metrics;
 
@@ -10,12 +10,13 @@ use corefile::Directive;
 use plugin::args::{Args, Result, bad, duration, no_block, once};
 use plugin::spec::{ParseContext, PluginSpec};
 
-/// What `reload` says.
+/// The directive `reload`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReloadSpec {
     /// How often the Corefile is read again; default 30 s, at least 2 s.
     pub interval: Duration,
-    /// By how much each look is shifted at random; default 15 s, 0 or at least 1 s, at most half the interval.
+    /// Maximum random shift of each check; default 15 s, 0 or at least 1 s, at most half the
+    /// interval.
     pub jitter: Duration,
 }
 

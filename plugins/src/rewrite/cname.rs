@@ -1,11 +1,11 @@
-//! `rewrite cname`: another target of an alias, and the answers of that.
+//! `rewrite cname`: another target of an alias, with the answer for it.
 
 use wire::{Flags, Message, Name, RType, Rr, Section};
 
 use super::name_match::{Pattern, Replacement};
 use plugin::middleware::{EffectiveQuery, HookResult, Subqueries, SubqueryResult};
 
-/// Which targets become which.
+/// Maps matching CNAME targets to others.
 #[derive(Debug, Clone)]
 pub(super) struct Cname {
     pub(super) pattern: Pattern,
@@ -13,11 +13,13 @@ pub(super) struct Cname {
 }
 
 impl Cname {
-    /// Puts the new target in place of the first that fits, and what is answered for it in place of all that follows: a
-    /// denial's SOA is that of the zone where the new chain ends (RFC 2308, section 2.1). A rule that leaves the target as it is
-    /// has it looked up through the block all the same, as in CoreDNS: for an upstream that answers with the alias alone.
+    /// Replaces the target of the first alias that matches, and all records after it by the answer
+    /// for the new target: a denial's SOA is that of the zone where the new chain ends (RFC 2308,
+    /// section 2.1). As in CoreDNS, a target that the rule leaves unchanged is looked up through
+    /// the block as well: for an upstream that answers with the alias alone.
     ///
-    /// One target in one answer: a chain that leads through rewritten targets again and again asks for each once.
+    /// One target in one answer: a chain that passes rewritten targets repeatedly looks each up
+    /// once.
     pub(super) fn apply(
         &self,
         effective: &EffectiveQuery<'_>,
@@ -45,11 +47,11 @@ impl Cname {
         wish.extend_ede(&mut response.options);
         match wish {
             SubqueryResult::Answer(answer) => {
-                // The rcode is that of the end of the chain (RFC 6604, section 3).
+                // The rcode is that of the chain's end (RFC 6604, section 3).
                 response.rcode = answer.rcode;
                 response.flags = (response.flags & !Flags::TC) | (answer.flags & Flags::TC);
-                // To a query for CNAME the alias itself is the answer: the SOA by which its target denies another CNAME is
-                // left out.
+                // To a query for CNAME the alias itself is the answer: the SOA that denies a CNAME
+                // at its target is left out.
                 let is_answer = |rr: &Rr| rr.section == Section::Answer || effective.rtype() != RType::CNAME;
                 response.records.extend(answer.records.into_iter().filter(is_answer));
             }
@@ -59,6 +61,6 @@ impl Cname {
     }
 }
 
-/// So many aliases of an answer are looked at, several times what a chain has. 64 KiB have room for 4,000, and each is
-/// compared with a pattern, which takes some microseconds.
+/// Maximum number of aliases to compare in an answer, several times the length of a chain. 64 KiB
+/// have room for 4,000, and each comparison with a pattern takes some microseconds.
 const MOST_ALIASES: usize = 64;

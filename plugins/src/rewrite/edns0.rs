@@ -1,4 +1,4 @@
-//! `rewrite edns0`: options that upstreams get, and what clients see of them.
+//! `rewrite edns0`: options sent to upstreams, and their effect on responses.
 
 use std::net::IpAddr;
 
@@ -12,21 +12,21 @@ use plugin::middleware::EffectiveQuery;
 pub(super) struct Edns0 {
     pub(super) code: u16,
     pub(super) action: Action,
-    /// What stands in the option; unused by `unset`.
+    /// The option's data; unused by `unset`.
     pub(super) data: Data,
-    /// Whether clients see nothing of it.
+    /// Whether the change is undone in responses.
     pub(super) revert: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Changes an option that is there, or adds one.
+    /// Changes an existing option, or adds one.
     Set,
-    /// Adds an option where there is none.
+    /// Adds an option if there is none.
     Append,
-    /// Changes an option that is there.
+    /// Changes an existing option.
     Replace,
-    /// Takes it out.
+    /// Removes an option.
     Unset,
 }
 
@@ -40,13 +40,13 @@ pub(super) enum Data {
     Protocol,
     ServerIp,
     ServerPort,
-    /// A label of `metadata`: where it is not known the rule does not fit.
+    /// A label of `metadata`: without a value the rule does not match.
     Label(String),
-    /// So many bits of the client's address, IPv4 and IPv6 (RFC 7871).
+    /// Prefix lengths of the client's address in bits, IPv4 and IPv6 (RFC 7871).
     Subnet(u8, u8),
 }
 
-/// How a change is undone for clients.
+/// Undoes a change in a response.
 #[derive(Debug)]
 pub(super) enum Undo {
     /// The option was added.
@@ -56,7 +56,7 @@ pub(super) enum Undo {
 }
 
 impl Edns0 {
-    /// Whether it fitted; what is to be undone goes to `undo`.
+    /// Returns whether the rule matched; adds the steps that undo it to `undo`.
     pub(super) fn apply(
         &self,
         effective: &mut EffectiveQuery<'_>,
@@ -74,7 +74,8 @@ impl Edns0 {
         let old = effective.option(self.code).map(<[u8]>::to_vec);
         let value = self.data.value(effective, context, label);
         if self.action == Action::Append && old.is_some() {
-            // It fitted, as in CoreDNS, which adds a second: whether rules behind it are looked at is its mode's to say.
+            // The rule counts as matched, as in CoreDNS, which adds a second option; `stop` or
+            // `continue` applies.
             return value.is_some();
         }
         let fits = self.action != Action::Replace || old.is_some();
@@ -85,7 +86,8 @@ impl Edns0 {
         done
     }
 
-    /// Clients see a subnet only where it is their own: there is nothing to undo.
+    /// Changes the client subnet. A response has a subnet only if the client sent it: nothing needs
+    /// to be undone.
     fn apply_subnet(&self, effective: &mut EffectiveQuery<'_>, context: &QueryContext<'_>) -> bool {
         let fits = match self.action {
             Action::Append => effective.subnet().is_none(),
@@ -93,7 +95,7 @@ impl Edns0 {
             Action::Set | Action::Unset => true,
         };
         if fits {
-            // Labels of metadata have no place in a subnet.
+            // Labels of metadata cannot be in a subnet.
             let value =
                 (self.action != Action::Unset).then(|| self.data.value(effective, context, &|_| None));
             effective.set_subnet(value.flatten());
@@ -125,8 +127,8 @@ impl Data {
     }
 }
 
-/// Puts the options that were written into what a client with EDNS is told, less what is undone, as CoreDNS does with
-/// those that a rule names.
+/// Copies rewritten options to the response of a client with EDNS, undone by `undo`, as CoreDNS
+/// does for the codes in rules.
 pub(super) fn tell(codes: &[u16], undo: &[Undo], effective: &EffectiveQuery<'_>, response: &mut Message) {
     if effective.client_query().edns.is_none() {
         return;
@@ -153,7 +155,8 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// A client subnet option (RFC 7871, section 6): the address has the octets that its prefix needs, and no bit beyond it.
+/// The data of a client subnet option (RFC 7871, section 6): the address has only the bytes that
+/// its prefix needs, and no bit beyond it.
 fn subnet(client: IpAddr, v4: u8, v6: u8) -> Vec<u8> {
     let mut address = octets(client);
     let (family, bits) = if address.len() == 4 { (1, v4) } else { (2, v6) };

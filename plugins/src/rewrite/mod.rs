@@ -26,11 +26,11 @@ use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, Respon
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec};
 use revert::{NameMap, NameMaps, Turned};
 
-/// Every rule of a server block, in file order.
+/// All rules of a server block, in file order.
 #[derive(Debug, Clone)]
 pub struct Rewrite {
     rules: Vec<Rule>,
-    /// The options that rules are about.
+    /// The option codes in rules.
     codes: Vec<u16>,
     /// The publisher of labels, once it is built into a block with `metadata`.
     labels: Option<Arc<dyn Labels>>,
@@ -39,14 +39,14 @@ pub struct Rewrite {
 /// One `rewrite`.
 #[derive(Debug, Clone)]
 struct Rule {
-    /// Whether no further rule is looked at where this one fits.
+    /// Whether a match ends the evaluation of rules.
     stop: bool,
     /// As written, for `explain`.
     text: String,
     field: Field,
 }
 
-/// What a rule is about.
+/// The field that a rule changes.
 #[derive(Debug, Clone)]
 enum Field {
     Name(NameRule),
@@ -65,11 +65,11 @@ struct NameRule {
     to: Replacement,
     /// Whether names in the answer are mapped back to those in the client's question.
     auto: bool,
-    /// What else is done with names in the answer.
+    /// Further changes to names in the answer.
     answers: Vec<AnswerRule>,
 }
 
-/// `answer name` and `answer value`, and the way back of a suffix.
+/// `answer name` and `answer value`, and the reversal of a suffix.
 #[derive(Debug, Clone)]
 struct AnswerRule {
     owners: bool,
@@ -142,12 +142,13 @@ impl Middleware for Rewrite {
 }
 
 impl Rule {
-    /// Whether it changes the response alone.
+    /// Whether the rule changes only responses.
     fn is_of_answers(&self) -> bool {
         matches!(self.field, Field::Ttl(..) | Field::Rcode(..) | Field::Cname(_))
     }
 
-    /// Whether it fitted. Without a `context` the rules of EDNS options are not applied.
+    /// Returns whether the rule matched. Without a `context` rules for EDNS options are not
+    /// applied.
     fn apply<'s>(
         &'s self,
         labels: Option<&dyn Labels>,
@@ -156,8 +157,7 @@ impl Rule {
         reversals: &mut Reversals<'s>,
     ) -> Result<bool, Failure> {
         let Reversals { all, undo, .. } = reversals;
-        // As in CoreDNS, labels are those of the client's own question, whatever name the rules before this one have made of
-        // it.
+        // As in CoreDNS, labels are those of the client's question, regardless of earlier rules.
         let (asked, client) =
             (effective.client_query(), context.map(|context| context.client().ip().to_canonical()));
         let label = move |label: &str| labels.and_then(|labels| labels.label(label, &asked.name, client));
@@ -206,12 +206,12 @@ impl NameRule {
     }
 }
 
-/// What is to be done with the answer, in the order of the rules.
+/// Changes to apply to the response, in the order of the rules.
 #[derive(Debug, Default)]
 struct Reversals<'s> {
     all: Vec<Reversal<'s>>,
     codes: &'s [u16],
-    /// For the options of the response.
+    /// Steps that undo changes of options.
     undo: Vec<Undo>,
 }
 
@@ -226,7 +226,7 @@ enum Reversal<'s> {
 }
 
 impl Reversal<'_> {
-    /// Whether it acts on each name by itself, so that several do so in one go.
+    /// Whether it maps names one by one, so that several can be applied in one pass.
     fn is_of_names(&self) -> bool {
         matches!(self, Self::Names(_) | Self::Answer(_))
     }

@@ -1,4 +1,4 @@
-//! Names that a rule fits, and what they become: texts, lower-case, with a final dot.
+//! Patterns for names, and replacements: lower-case text with a final dot.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use regex::Regex;
 
 use plugin::metadata::is_label;
 
-/// Which names a rule is for.
+/// A pattern for names.
 #[derive(Debug, Clone)]
 pub(super) enum Pattern {
     Exact(String),
@@ -16,17 +16,17 @@ pub(super) enum Pattern {
     Regex(Regex),
 }
 
-/// What a name becomes.
+/// A replacement of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Replacement(Vec<Part>);
 
-/// A piece of it.
+/// A part of a replacement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Text(String),
     /// A group of the regular expression; 0 is all of the match.
     Group(usize),
-    /// A label of `metadata`: where it is not known, or empty, nothing is replaced.
+    /// A label of `metadata`: without a value nothing is replaced.
     Label(String),
 }
 
@@ -41,12 +41,12 @@ impl Pattern {
         }
     }
 
-    /// What `name` becomes; `None` where it does not fit.
+    /// The replacement of `name`; `None` if it does not match.
     pub(super) fn replace(&self, name: &str, to: &Replacement) -> Option<String> {
         self.replace_by(name, to, &|_| None)
     }
 
-    /// The same, where labels are known.
+    /// As [`Self::replace`], with labels.
     pub(super) fn replace_by(
         &self,
         name: &str,
@@ -80,7 +80,7 @@ impl Replacement {
         Self(vec![Part::Text(text)])
     }
 
-    /// Text in which `{N}` stands for a group, of which there are `groups`; `None` where there is no such group.
+    /// Text with `{N}` for a group, of `groups`; `None` if there is no such group.
     pub(super) fn with_groups(text: &str, groups: usize) -> Option<Self> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -105,7 +105,7 @@ impl Replacement {
         Some(Self(parts))
     }
 
-    /// As `with_groups`, and `{plugin/name}` stands for a label; `None` where anything else is in braces.
+    /// As `with_groups`, with `{plugin/name}` for a label; `None` for any other text in braces.
     pub(super) fn with_labels(text: &str, groups: usize) -> Option<Self> {
         let mut parts = Vec::new();
         let mut rest = text;

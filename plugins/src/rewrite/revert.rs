@@ -1,4 +1,4 @@
-//! Names in an answer, mapped back.
+//! Maps names in an answer back.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,12 @@ use wire::{Flags, Message, Name, RType, Rr, Section};
 use super::name_match::{Pattern, Replacement};
 use plugin::middleware::Subqueries;
 
-/// What becomes of a name.
+/// A mapping of names.
 #[derive(Debug, Clone)]
 pub(super) enum NameMap {
-    /// A name and those below it become another and those below that.
+    /// Maps a name and those below it to another name.
     Zone(Box<Turned>),
-    /// A suffix of the text, or a regular expression.
+    /// Maps text by a suffix or a regular expression.
     Text(Pattern, Replacement),
 }
 
@@ -24,31 +24,31 @@ pub(super) struct Turned {
     pub(super) to: Name,
 }
 
-/// Rules that act on the names of an answer, one after the other.
+/// Mappings of names in an answer, applied in order.
 #[derive(Debug, Default)]
 pub(super) struct NameMaps<'m> {
     owners: Vec<&'m NameMap>,
     values: Vec<&'m NameMap>,
-    /// Whether a name is worth finding again: for patterns, not for [`NameMap::Zone`].
+    /// Whether results are cached: for patterns, not for [`NameMap::Zone`].
     compares: bool,
 }
 
-/// What became of the names so far, in wire form; `None` where one stayed.
+/// The results for names so far, in wire form; `None` for an unchanged name.
 type Known = HashMap<Box<[u8]>, Option<Box<[u8]>>>;
 
-/// No more names may be compared.
+/// The limit of compared names is reached.
 struct NoMore;
 
 impl<'m> NameMaps<'m> {
-    /// One more, of owners, of names in the data, or of both.
+    /// Adds a map for owners, for names in the data, or for both.
     pub(super) fn push(&mut self, map: &'m NameMap, owners: bool, values: bool) {
         self.owners.extend(owners.then_some(map));
         self.values.extend(values.then_some(map));
         self.compares |= matches!(map, NameMap::Text(..));
     }
 
-    /// Maps every name. Where no more may be compared, the answer ends with the record before, and TC says so where what is
-    /// left out is of the answer or authority section (RFC 2181, section 9).
+    /// Maps every name. At the limit of compared names the response is truncated before the record;
+    /// TC is set if that is in the answer or authority section (RFC 2181, section 9).
     pub(super) fn apply(&self, response: &mut Message, subqueries: &mut dyn Subqueries) {
         if self.owners.is_empty() && self.values.is_empty() {
             return;
@@ -71,7 +71,7 @@ impl<'m> NameMaps<'m> {
         }
     }
 
-    /// Whether it is another record now.
+    /// Maps the names of one record. Returns whether it has changed.
     fn map_record(
         &self,
         rr: &mut Rr,
@@ -96,7 +96,7 @@ impl<'m> NameMaps<'m> {
         Ok(changed)
     }
 
-    /// What the rules make of a name; `None` where it stays.
+    /// Applies the mappings to a name; `None` if it is unchanged.
     fn map(
         &self,
         maps: &[&NameMap],
@@ -118,7 +118,7 @@ impl<'m> NameMaps<'m> {
                     if !subqueries.may_compare(text.len() + EACH) {
                         return Err(NoMore);
                     }
-                    // What would be no name is left as it was.
+                    // An invalid result leaves the name unchanged.
                     pattern.replace(text, to).and_then(|mapped| Name::from_text(&mapped).ok())
                 }
             };
@@ -135,7 +135,7 @@ impl<'m> NameMaps<'m> {
 }
 
 impl Turned {
-    /// `None` where the name stays, or would be none.
+    /// Maps a name; `None` if it is unchanged or the result would be invalid.
     fn map(&self, name: &Name) -> Option<Name> {
         let Self { from, to } = self;
         let below =
@@ -146,7 +146,7 @@ impl Turned {
     }
 }
 
-/// Where in its data the name is that `answer value` is about.
+/// Offset of the name that `answer value` maps in a record's data.
 fn value_at(rr: &Rr) -> Option<usize> {
     match rr.rtype {
         RType::CNAME | RType::NS | RType::PTR | RType::DNAME | RType::SOA => Some(0),
@@ -168,7 +168,7 @@ pub(super) fn text_map(from: Regex, to: Replacement) -> NameMap {
     NameMap::Text(Pattern::Regex(from), to)
 }
 
-/// What it takes to compare a name besides its octets, in octets.
+/// Fixed cost of comparing a name besides its bytes, in bytes.
 const EACH: usize = 16;
 
 #[cfg(test)]
@@ -176,13 +176,13 @@ mod tests {
     use super::*;
     use crate::testing::{MOST_COMPARED, Others, a};
 
-    /// Rules of owners, or of names in the data, one behind the other.
+    /// Mappings of owners, or of names in the data, in order.
     fn maps(rules: &[(&str, &str)]) -> Vec<NameMap> {
         let to = |to: &str| Replacement::with_groups(to, 1).unwrap();
         rules.iter().map(|(from, by)| text_map(Regex::new(from).unwrap(), to(by))).collect()
     }
 
-    /// What they make of records, and how many octets were compared for it.
+    /// The mapped records, and the number of bytes compared.
     fn response(maps: &[NameMap], records: Vec<Rr>) -> (Message, usize) {
         let (mut names, mut others) = (NameMaps::default(), Others::default());
         maps.iter().for_each(|map| names.push(map, true, true));

@@ -1,4 +1,4 @@
-//! From words to rules.
+//! Parsing of `rewrite`.
 
 use corefile::{Directive, Located, Word};
 use std::sync::Arc;
@@ -24,7 +24,8 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
     Ok(Arc::new(Rewrite { rules, codes, labels: None }))
 }
 
-/// The words of a rule, taken from the left. What stands in braces behind fewer than two words belongs to it.
+/// The words of a rule, consumed from the left. A block in braces after fewer than two words is
+/// part of it.
 struct Words<'d> {
     directive: &'d Directive,
     words: Vec<&'d Word>,
@@ -72,7 +73,7 @@ impl<'d> Words<'d> {
         Err(Located::new(&word.at, SetupError::ExtraArgument { plugin: PLUGIN, word: name, found, expected }))
     }
 
-    /// Takes the word that names how names are compared, if it does.
+    /// Consumes the word for the kind of comparison, if present.
     fn kind(&mut self) -> Option<Kind> {
         let word = self.peek()?;
         let (_, kind) = KINDS.iter().find(|(name, _)| word.text.eq_ignore_ascii_case(name))?;
@@ -161,7 +162,7 @@ fn classes(words: &mut Words<'_>) -> Result<Field> {
 
 /// `[KIND] FROM TO [answer ...]`
 fn name(words: &mut Words<'_>) -> Result<Field> {
-    // With two words no kind is named, whatever they are.
+    // Two words have no kind, whatever they are.
     let kind = match words.left() {
         0 | 1 => return Err(words.missing(NAME)),
         2 => Kind::Exact,
@@ -174,7 +175,7 @@ fn name(words: &mut Words<'_>) -> Result<Field> {
         (None, _) => replacement(&pattern, to, full)?,
         (Some(_), Pattern::Regex(regex)) => {
             words.take(NAME)?;
-            // A final dot, and labels in their case.
+            // With a final dot, and labels in their spelling.
             let text = if to.text.ends_with('.') { to.text.clone() } else { format!("{}.", to.text) };
             Replacement::with_labels(&text, regex.captures_len() - 1)
                 .ok_or_else(|| bad(PLUGIN, to, LABELS))?
@@ -212,7 +213,8 @@ fn name(words: &mut Words<'_>) -> Result<Field> {
     }
     match (kind, auto) {
         (Kind::Exact, _) => {}
-        // The way back of a suffix is the suffix: names beside the one that was sought find it, too.
+        // The reversal of a suffix is the suffix: it also applies to names other than the effective
+        // one.
         (Kind::Suffix, true) => {
             let map = NameMap::Text(Pattern::Suffix(full(&to.text)), Replacement::plain(full(&from.text)));
             rule.answers.insert(0, AnswerRule { owners: true, values: true, map });
@@ -260,7 +262,7 @@ fn edns0(words: &mut Words<'_>) -> Result<Edns0> {
     Ok(Edns0 { code, action, data, revert })
 }
 
-/// A number as Go writes them.
+/// A number in Go's syntax.
 fn code(text: &str) -> Option<u16> {
     let lower = text.to_ascii_lowercase();
     for (prefix, radix) in [("0x", 16), ("0b", 2), ("0o", 8), ("0", 8)] {
@@ -271,7 +273,7 @@ fn code(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| !text.starts_with('+'))
 }
 
-/// What `local` puts into an option: octets in hexadecimal, text, or a variable.
+/// The data of `local`: hexadecimal bytes, text, or a variable.
 fn data(word: &Word, code: u16) -> Result<Data> {
     let text = word.text.as_str();
     let variable = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
@@ -292,7 +294,7 @@ fn data(word: &Word, code: u16) -> Result<Data> {
     }
 }
 
-/// Octets of hexadecimal digits.
+/// Bytes from hexadecimal digits.
 fn hex(digits: &str) -> Option<Vec<u8>> {
     let digit = |octet: u8| char::from(octet).to_digit(16).map(|digit| digit as u8);
     let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
@@ -300,7 +302,7 @@ fn hex(digits: &str) -> Option<Vec<u8>> {
     pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
 }
 
-/// `[KIND] NAME` before `behind` more words.
+/// `[KIND] NAME`, followed by `behind` more words.
 fn pattern(
     words: &mut Words<'_>,
     behind: usize,
@@ -316,7 +318,7 @@ fn pattern(
 
 /// `[KIND] FROM TO`
 fn cname(words: &mut Words<'_>) -> Result<Field> {
-    // Targets are compared with parts as they are written; elsewhere a part ends in a dot, whatever part it is.
+    // Parts of targets are compared as written; elsewhere a part gets a final dot, even a prefix.
     let pattern = pattern(words, 1, CNAME, str::to_ascii_lowercase)?;
     let to = words.take(CNAME)?;
     words.end(CNAME)?;
@@ -331,7 +333,7 @@ fn wrong_kind(words: &Words<'_>) -> Located<SetupError> {
     }
 }
 
-/// `part` is how a part of a name is brought to the form that it is compared in.
+/// `part` normalises a part of a name for comparison.
 fn one_pattern(kind: Kind, from: &Word, part: fn(&str) -> String) -> Result<Pattern> {
     Ok(match kind {
         Kind::Exact => Pattern::Exact(exact(from)?),
@@ -342,7 +344,7 @@ fn one_pattern(kind: Kind, from: &Word, part: fn(&str) -> String) -> Result<Patt
     })
 }
 
-/// What a name that fits becomes.
+/// The replacement for a pattern.
 fn replacement(pattern: &Pattern, to: &Word, part: fn(&str) -> String) -> Result<Replacement> {
     match pattern {
         Pattern::Exact(_) => exact(to).map(Replacement::plain),
@@ -353,7 +355,7 @@ fn replacement(pattern: &Pattern, to: &Word, part: fn(&str) -> String) -> Result
     }
 }
 
-/// A whole name as the names that it is compared with are written.
+/// A whole name, normalised for comparison.
 fn exact(word: &Word) -> Result<String> {
     let name = Name::from_text(&word.text);
     name.map(|name| name.to_string())
@@ -388,7 +390,7 @@ fn rcode(word: &Word) -> Result<Rcode> {
 impl Ttls {
     /// `N`, `MIN-MAX`, `MIN-` or `-MAX`.
     fn read(text: &str) -> Option<Self> {
-        // Rust's numbers may have a sign.
+        // Rust would accept a sign.
         let seconds = |text: &str| text.parse().ok().filter(|_| !text.starts_with('+'));
         let Some((least, most)) = text.split_once('-') else {
             let ttl = seconds(text)?;
@@ -418,8 +420,8 @@ const IN_BRACES: &str =
     "`rewrite` needs all words of a rule in the braces, or none; move these into them, or the others out";
 const TYPES: &str = "type FROM TO";
 const CLASSES: &str = "class FROM TO";
-/// What is asked for over a stream of its own, or is no question at all: no cache keeps it, and no upstream answers it to who
-/// asks for one answer (RFC 5936, section 4; RFC 6895, section 3.1).
+/// Types that need a stream of their own, or are no question: no cache stores them, and no upstream
+/// answers them with a single reply (RFC 5936, section 4; RFC 6895, section 3.1).
 const NOT_SOUGHT: [RType; 5] = [RType::OPT, RType::TKEY, RType::TSIG, RType::IXFR, RType::AXFR];
 const ONE_ANSWER: &str =
     "a type that can be sought in place of another; write one that records have, such as AAAA, or ANY";
@@ -440,7 +442,7 @@ const VARIABLES: [(&str, Data); 7] = [
     ("server_ip", Data::ServerIp),
     ("server_port", Data::ServerPort),
 ];
-/// Octets that one option may have.
+/// Maximum size of an option, in bytes.
 const MOST_DATA: usize = 1_024;
 const CNAME: &str = "cname [exact|prefix|suffix|substring|regex] FROM TO";
 

@@ -1,4 +1,4 @@
-//! `root`: where relative paths of a server block start.
+//! `root`: the base of relative paths in a server block.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,15 +1,15 @@
-//! What the groups of a pattern have found, by number and by name.
+//! Capture groups of a match, by number and by name.
 
 use std::cell::OnceCell;
 
 use gotemplate::{List, Map, Value};
 use regex::{Captures, Regex};
 
-/// Those of one match.
+/// The groups of one match.
 pub(super) struct Groups<'a> {
     regex: &'a Regex,
     captures: Captures<'a>,
-    /// As text: made where all keys are asked for.
+    /// The numbers as text: created when all keys are enumerated.
     numbers: OnceCell<Vec<String>>,
 }
 

@@ -1,4 +1,4 @@
-//! What expressions may ask about a query.
+//! Data of a query for expressions.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ pub(super) fn facts<'q>(
 ) -> Facts<'q> {
     let (client, server) = (context.client(), context.server());
     let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
-    // CoreDNS's `bufsize` clamps the client's size, which only datagrams have.
+    // As CoreDNS's `bufsize`: the client's size is limited for UDP only.
     let most = match context.proto {
         Proto::Udp => size.told(query.udp_limit()),
         Proto::Tcp => usize::from(u16::MAX),
@@ -42,7 +42,7 @@ pub(super) fn facts<'q>(
     Facts::new(known, move |label| self::label(context, labels?, query, label))
 }
 
-/// A label of the query, if it is known.
+/// The value of a label of the query.
 pub(super) fn label(
     context: &QueryContext<'_>,
     labels: &dyn Labels,

@@ -1,7 +1,8 @@
-//! `var` and `expr` of `template`: expressions of expr-lang over what is known of a query.
+//! `var` and `expr` of `template`: expressions of expr-lang with data of a query.
 //!
-//! The crate that evaluates them checks the syntax; names, sizes and depth are checked here, when the Corefile is read,
-//! and an evaluation ends after so many steps. So no expression, and no query, can hold a worker or fill its memory.
+//! The crate `expr` checks the syntax. Names, sizes and depth are checked here, when the Corefile
+//! is read, and an evaluation has a maximum number of steps: no expression or query can block a
+//! worker or fill its memory.
 
 use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
@@ -20,10 +21,10 @@ use crate::cidr::canonical;
 /// Why an expression cannot be used.
 #[derive(Debug, Error)]
 pub enum ExpressionError {
-    /// It is not one.
+    /// It is not valid.
     #[error("the expression cannot be read from {0:?} on")]
     Syntax(String),
-    /// It ends in its middle.
+    /// It is incomplete.
     #[error("the expression ends too early")]
     Short,
     /// A name that is neither a variable nor a function.
@@ -37,26 +38,26 @@ pub enum ExpressionError {
     /// A function without parentheses.
     #[error("`{0}` is a function; write `{0}(...)`")]
     NotCalled(String),
-    /// A part of the language that is not here.
+    /// An unsupported part of the language.
     #[error("{0:?} in an expression is not supported yet")]
     NotBuilt(String),
-    /// Above a bound.
+    /// A limit was exceeded.
     #[error("the expression is too large: at most {most} {what}")]
     TooLarge {
         /// The bound.
         most: usize,
-        /// Of what.
+        /// The unit.
         what: &'static str,
     },
     /// A pattern of `matches`.
     #[error("the regular expression {text:?} cannot be used: {why}")]
     Pattern {
-        /// As it is written.
+        /// The text of the pattern.
         text: String,
-        /// What is wrong with it.
+        /// The error of the pattern.
         why: String,
     },
-    /// A pattern of `matches` that would be known with the query only.
+    /// A pattern of `matches` that depends on the query.
     #[error("the pattern of `matches` is to be written here, in quotes")]
     PatternNotWritten,
 }
@@ -65,21 +66,21 @@ fn hint(word: Option<&'static str>) -> String {
     word.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default()
 }
 
-/// An expression, ready to be evaluated.
+/// A compiled expression.
 #[derive(Debug, Clone)]
 pub struct Expression {
     program: expr::Program,
 }
 
 impl Expression {
-    /// Reads an expression that may use `vars`. The error comes with the position in `text` where it lies.
+    /// Compiles an expression that may use `vars`. Errors have their position in `text`.
     ///
     /// # Errors
     /// [`ExpressionError`].
     pub fn compile(text: &str, vars: &[String]) -> Result<Self, (usize, ExpressionError)> {
-        // The bounds come first: the crate's parser recurses.
+        // Bounds are checked first: the crate's parser recurses.
         lexer::bounds(text)?;
-        // It is another's code on a text that may be wrong: no panic of its ends a reload.
+        // A panic of the crate's parser must not end a reload.
         let compiled = catch_unwind(|| expr::compile(text));
         let program = match compiled {
             Ok(Ok(program)) => program,
@@ -93,7 +94,7 @@ impl Expression {
     /// Evaluates it.
     ///
     /// # Errors
-    /// Why it has no value for this query, as one line.
+    /// Why it has no value for this query, in one line.
     pub fn run(&self, facts: &Facts<'_>) -> Result<Value, String> {
         let run = catch_unwind(AssertUnwindSafe(|| ENVIRONMENT.run(&self.program, facts)));
         let value = match run {
@@ -109,7 +110,7 @@ impl Expression {
     }
 }
 
-/// Whether a `var` may have this name: an identifier that means nothing else.
+/// Whether a `var` may have this name: an identifier without another meaning.
 pub fn is_free(name: &str) -> bool {
     let mut chars = name.chars();
     chars.next().is_some_and(|first| first == '_' || first.is_ascii_alphabetic())
@@ -137,13 +138,14 @@ type LabelOf<'q> = dyn Fn(&str) -> Option<String> + 'q;
 /// The functions of expressions for one query, and its variables.
 pub struct Facts<'q> {
     values: Vec<(String, Value)>,
-    /// Knows the query's labels.
+    /// Returns the value of a label of the query.
     label: Box<LabelOf<'q>>,
     labels: Told,
     steps: Cell<u32>,
 }
 
-/// Labels that were asked for and are known, in that order: where they stand while more come.
+/// Labels read so far, with their values, in that order: a linked list, so that references stay
+/// valid when labels are added.
 #[derive(Default)]
 struct Told(OnceCell<Box<(String, Value, Self)>>);
 
@@ -181,7 +183,7 @@ impl<'q> Facts<'q> {
 }
 
 impl ContextProvider for Facts<'_> {
-    /// Every name that is looked up is a step; nothing is there any more when all are taken.
+    /// Looks up a name, which takes a step; returns `None` for all names when no step is left.
     fn get(&self, key: &str) -> Option<&Value> {
         let left = self.steps.get().checked_sub(1)?;
         self.steps.set(left);
@@ -238,7 +240,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
             _ => return Err("split() takes a text, a separator and perhaps a number".to_owned().into()),
         };
         let parts: Vec<Value> = match (usize::try_from(most), separator.as_str()) {
-            // As in Go, nothing separates the characters, and nothing stands before the first.
+            // As in Go, an empty separator separates the characters, without an empty first part.
             (Err(_), "") => text.chars().map(|c| c.to_string().into()).collect(),
             (Ok(_), "") => return Err("split() by nothing takes no number".to_owned().into()),
             (Err(_), separator) => text.split(separator).map(Value::from).collect(),
@@ -246,7 +248,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
         };
         Ok(Value::Array(parts))
     });
-    // Those that multiply the sizes of their arguments.
+    // Functions that multiply the sizes of their arguments.
     for name in ["replace", "repeat", "join"] {
         environment.add_function(name, move |call| {
             let sizes = |value: &Value| match value {
@@ -263,7 +265,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment
 });
 
-/// The functions of the language as they come.
+/// The functions of the language, unchanged.
 static PLAIN: LazyLock<Environment<'static>> = LazyLock::new(Environment::new);
 
 /// Whether `address` is within `network`, as Go's `net` reads both: an IPv4 address is in no IPv6 network but a mapped one.
@@ -273,7 +275,7 @@ fn within(address: &str, network: &str) -> Result<bool, String> {
     Ok(canonical(network.parse::<IpNet>().map_err(bad)?).contains(&address.to_canonical()))
 }
 
-/// About how many octets a value takes.
+/// The approximate size of a value in bytes.
 fn weight(value: &Value) -> usize {
     match value {
         Value::String(text) => 1 + text.len(),
@@ -285,13 +287,13 @@ fn weight(value: &Value) -> usize {
     }
 }
 
-/// Before a label: no name in an expression begins so.
+/// The prefix of labels: no name in an expression begins so.
 const METADATA: &str = "metadata(";
-/// Names and functions of a query that may be looked up in one evaluation.
+/// Maximum number of lookups of names and functions in one evaluation.
 const STEPS: u32 = 10_000;
-/// Octets of an expression's value.
+/// Maximum size of an expression's value, in bytes.
 const WEIGHT: usize = 4096;
-/// The product of what the arguments of a function that multiplies them weigh.
+/// Maximum product of the arguments' sizes for a function that multiplies them.
 const PRODUCT: usize = 1 << 16;
 
 #[cfg(test)]

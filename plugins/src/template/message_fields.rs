@@ -1,15 +1,15 @@
-//! A query's message and its questions, as templates see them.
+//! Fields of a query's message and question, for templates.
 
 use gotemplate::{Fields, List, Value};
 use wire::{Flags, Query};
 
-/// A query as Go's DNS library has it: a message, its list of questions, and the one in it.
+/// A query with the fields of Go's DNS library: a message, its list of questions, and its question.
 pub(super) struct Asked<'a> {
     pub(super) query: &'a Query<'a>,
     pub(super) name: &'a str,
 }
 
-/// The fields of message and question: which of them a template may name of which one the schema says.
+/// The fields of message and question in one value; the schema says which belong to which.
 impl Fields for Asked<'_> {
     fn field(&self, name: &str) -> Option<Value<'_>> {
         let Query { id, flags, rtype, class, .. } = self.query;

@@ -1,4 +1,4 @@
-//! `template`: answers made from patterns and Go templates.
+//! `template`: answers built from patterns and Go templates.
 
 mod captures;
 mod expr_env;
@@ -34,7 +34,7 @@ pub(crate) use setup::read;
 pub use setup::{Record, TemplateSpec, TemplateSpecs};
 use var::{Entries, Var};
 
-/// Every `template` of a server block, in file order.
+/// All `template` directives of a server block, in file order.
 #[derive(Debug)]
 struct Templates {
     templates: Vec<One>,
@@ -45,17 +45,17 @@ struct One {
     spec: TemplateSpec,
     scope: Scope,
     counters: Arc<TemplateCounters>,
-    /// The Extended DNS Error as an option carries it: code and text (RFC 8914, section 2).
+    /// The Extended DNS Error as option data: code and text (RFC 8914, section 2).
     ede: Option<Box<[u8]>>,
-    /// Every name of its zones has the same answer, without records: nothing is to be read in the name.
+    /// Every name of its zones has the same answer, without records: the name is not read.
     same_for_all: bool,
     /// The publisher of labels, if the block has `metadata`.
     labels: Option<Arc<dyn Labels>>,
-    /// How large replies of the block may be.
+    /// Maximum size of the block's replies.
     size: ReplySize,
 }
 
-/// What is counted of one template.
+/// Counters of one template.
 #[derive(Debug)]
 pub struct TemplateCounters {
     /// Queries that matched.
@@ -134,7 +134,7 @@ impl Source for Templates {
 }
 
 impl TemplateSpec {
-    /// Whether class and type fit.
+    /// Whether class and type match.
     #[inline]
     fn is_for(&self, class: Class, rtype: RType) -> bool {
         (class == Class::ANY || self.class == Class::ANY || self.class == class)
@@ -147,7 +147,7 @@ impl TemplateSpec {
             || self.answer.is_empty() && self.authority.is_empty() && self.additional.is_empty()
     }
 
-    /// Whether neither a pattern nor an expression looks at the query.
+    /// Whether the template has neither a pattern nor an expression.
     fn takes_every_name(&self) -> bool {
         let bare = self.vars.is_empty() && self.conditions.is_empty();
         bare && self.patterns.first().is_some_and(|regex| regex.as_str() == ".*")
@@ -155,7 +155,7 @@ impl TemplateSpec {
 }
 
 impl TemplateSpec {
-    /// The values of its `var`s, if every `expr` holds; nothing where one does not.
+    /// The values of the `var`s if every `expr` is true, else `None`.
     ///
     /// # Errors
     /// Why an expression has no value.
@@ -195,7 +195,7 @@ impl TemplateSpec {
 }
 
 impl One {
-    /// The longest of its zones that holds the name, if class and type fit, too.
+    /// The longest zone of the template that contains the name, if class and type match.
     fn zone_of(&self, query: &Query<'_>) -> Option<&Name> {
         if !self.spec.is_for(query.class, query.rtype) {
             return None;
@@ -207,7 +207,7 @@ impl One {
         zones.max_by_key(|zone| zone.as_wire().len())
     }
 
-    /// What every answer of this template has: rcode, AA, Extended DNS Error.
+    /// Writes the rcode, AA and the Extended DNS Error.
     fn begin(&self, reply: &mut Reply<'_>) {
         reply.rcode = self.spec.rcode;
         // SERVFAIL is not authoritative.
@@ -217,9 +217,10 @@ impl One {
         }
     }
 
-    /// What it makes of a query of its class, type and `zone`; `text` is what the templates before it have made of the name.
+    /// Answers a query with matching class, type and `zone`, or passes it; `text` caches the name
+    /// as text.
     ///
-    /// Out of line: a query that is answered without a look at its name would set up this frame, too.
+    /// Out of line: a query answered without reading its name would set up this frame, too.
     #[inline(never)]
     fn take(
         &self,
@@ -312,23 +313,23 @@ impl One {
 /// Reads the one record of a rendered text.
 ///
 /// # Errors
-/// What is wrong, with the beginning of the text.
+/// The problem, with the beginning of the text.
 fn read_record(text: &str) -> Result<zonetext::Record, String> {
     zonetext::record(text)
         .map_err(|error| format!("{:?} is not a record: {error}", beginning(text.to_owned())))
 }
 
-/// The zone is a template's, and none of its patterns fits.
+/// The failure of a name in a template's zone that matches no pattern.
 fn no_pattern() -> Failure {
     Failure::own(PLUGIN, FailureKind::NotMine, "no pattern matches")
 }
 
-/// A record could not be made.
+/// The failure of a record that cannot be created.
 fn failed(why: String) -> Failure {
     Failure::own(PLUGIN, FailureKind::Error, why)
 }
 
-/// The fields that a record of `template` may name; `vars` are the names of its variables.
+/// The fields available to a record; `vars` are the names of the template's variables.
 pub(crate) fn schema(vars: &[String]) -> Schema {
     let question = Schema::fields(QUESTION.iter().map(|name| (*name, Schema::Scalar)));
     let message = Schema::fields([
@@ -354,12 +355,12 @@ pub(crate) fn schema(vars: &[String]) -> Schema {
     ])
 }
 
-/// A template's data: what the query says, as text.
+/// A template's data: the query as text.
 struct Data<'a> {
     context: &'a QueryContext<'a>,
     labels: Option<&'a dyn Labels>,
     asked: Asked<'a>,
-    /// The query's, or the template's where the query is for any; likewise the type.
+    /// The query's, or the template's if the query's is ANY; likewise the type.
     class: Class,
     rtype: RType,
     zone: String,
@@ -385,7 +386,7 @@ impl Fields for Data<'_> {
         })
     }
 
-    /// A label that is not known is empty, as each is in CoreDNS without its `metadata` directive.
+    /// A label without a value is empty, as all are in CoreDNS without `metadata`.
     fn call(&self, name: &str, label: &str) -> Option<Value<'_>> {
         let known = || expr_env::label(self.context, self.labels?, self.asked.query, label);
         (name == "Meta").then(|| Value::Text(known().unwrap_or_default().into()))
@@ -406,13 +407,13 @@ impl std::fmt::Display for TemplateSpec {
     }
 }
 
-/// The counters of every template, kept over reloads.
+/// The counters of all templates, kept across reloads.
 #[derive(Debug, Default)]
 pub struct TemplateRegistry {
     templates: std::sync::Mutex<Vec<(TemplateLabels, Arc<TemplateCounters>)>>,
 }
 
-/// What the metrics of one template are labelled with.
+/// The labels of one template's metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateLabels {
     /// `dns://ADDRESS:PORT` of the block's first address.
@@ -454,7 +455,7 @@ impl Persistent for TemplateRegistry {
 }
 
 impl TemplateRegistry {
-    /// The counters of the template, made on first use for `threads` writers.
+    /// The counters of the template, created on first use for `threads` writers.
     pub fn counters(&self, servers: &[String], spec: &TemplateSpec, threads: usize) -> Arc<TemplateCounters> {
         let records = spec.answer.iter().chain(&spec.authority).chain(&spec.additional);
         let labels = TemplateLabels {
@@ -477,7 +478,7 @@ impl TemplateRegistry {
         counters
     }
 
-    /// Every template seen since the start.
+    /// All templates since the start.
     pub fn all(&self) -> Vec<(TemplateLabels, Arc<TemplateCounters>)> {
         self.templates.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }

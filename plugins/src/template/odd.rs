@@ -7,7 +7,7 @@ use plugin::Spec;
 
 use super::{PLUGIN, Record, TemplateSpecs, read_record};
 
-/// Texts that are no record, and where they stand, as far as that does not depend on the query.
+/// Warnings about invalid records that do not depend on the query, with their place.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     spec.blocks.iter().filter_map(|block| block.get::<TemplateSpecs>()).flat_map(TemplateSpecs::odd)
 }
@@ -25,14 +25,14 @@ impl TemplateSpecs {
 }
 
 impl Record {
-    /// Its text, if that is the same for every query.
+    /// The rendered text, if it is the same for every query.
     fn constant(&self) -> Option<String> {
         let (mut text, query) = (String::new(), AnyQuery::default());
         self.template.render(&query, &mut text).ok().filter(|()| !query.read.get()).map(|()| text)
     }
 }
 
-/// Data of a template that remember whether the template reads any of them.
+/// Empty data that record whether a template reads them.
 #[derive(Default)]
 struct AnyQuery {
     read: Cell<bool>,
@@ -66,7 +66,7 @@ mod tests {
                 "{{ `a.` }} 60 IN {{/* no type */}} 192.0.2.1",
                 Some("\"192.0.2.1\" is no class, no TTL and no record type"),
             ),
-            // What these come to depends on the query.
+            // These texts depend on the query.
             ("{{ .Name }} 60 IN A nonsense", None),
             ("a. 60 IN A {{ if .Name }}nonsense{{ end }}", None),
             ("a. 60 IN TXT {{ .Meta `forward/upstream` }}", None),

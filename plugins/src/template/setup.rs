@@ -1,4 +1,4 @@
-//! `template`: answers made from patterns.
+//! Parsing of `template`.
 
 use std::sync::{Arc, LazyLock};
 
@@ -13,19 +13,19 @@ use plugin::spec::{ParseContext, SourceSpec};
 use plugin::{Fallthrough, SetupError};
 
 pub(super) const PLUGIN: &str = "template";
-/// What a template without `match` is for: compiled once, for a Corefile may have a thousand of them.
+/// The pattern without `match`: compiled once, since a Corefile may have a thousand templates.
 static EVERY_NAME: LazyLock<std::result::Result<Regex, regex::Error>> = LazyLock::new(|| Regex::new(".*"));
 const PROPERTIES: &[&str] =
     &["additional", "answer", "authority", "ederror", "fallthrough", "match", "rcode", "var", "expr"];
 
-/// What every `template` of a server block says.
+/// All `template` directives of a server block.
 #[derive(Debug, Clone)]
 pub struct TemplateSpecs {
     /// In file order.
     pub templates: Vec<TemplateSpec>,
 }
 
-/// What one `template` directive says.
+/// One `template` directive.
 #[derive(Debug, Clone)]
 pub struct TemplateSpec {
     /// The class it answers; ANY for every one.
@@ -36,7 +36,7 @@ pub struct TemplateSpec {
     pub zones: Vec<Name>,
     /// At least one must match the lower-cased name; default `.*`.
     pub patterns: Vec<Regex>,
-    /// `var`: names and expressions, each of which may use those before it.
+    /// `var`: names and expressions, each with access to those before it.
     pub vars: Vec<(String, Expression)>,
     /// `expr`: all must be true.
     pub conditions: Vec<Expression>,
@@ -46,22 +46,22 @@ pub struct TemplateSpec {
     pub authority: Vec<Record>,
     /// Records of the additional section.
     pub additional: Vec<Record>,
-    /// The rcode of what is answered; default NOERROR.
+    /// The answer's rcode; default NOERROR.
     pub rcode: Rcode,
     /// An Extended DNS Error to add.
     pub ede: Option<(u16, String)>,
-    /// Where a name that no pattern matches goes on.
+    /// Zones in which a name without matching pattern passes to the next plugin.
     pub fallthrough: Fallthrough,
 }
 
-/// One record to be made.
+/// One record.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// As written, for metrics and the log: values of variables are not shown.
+    /// The source text, for metrics and the log, without values of environment variables.
     pub text: String,
-    /// Compiled.
+    /// The compiled text.
     pub template: Arc<Template>,
-    /// Where it stands.
+    /// Its location.
     pub at: Location,
 }
 
@@ -93,7 +93,7 @@ fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
         ede: None,
         fallthrough: Fallthrough::default(),
     };
-    // Variables are fields of the templates: they come first, wherever they stand.
+    // Variables are fields of the templates: they are read first, regardless of their place.
     let mut names = Vec::new();
     for property in directive.body.iter().flatten() {
         match property.name.text.as_str() {
@@ -152,7 +152,7 @@ fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
                 spec.ede = Some((code, text));
             }
             "fallthrough" => spec.fallthrough.add(PLUGIN, property)?,
-            // What older Corefiles still say: CoreDNS, too, takes it and does nothing.
+            // A property of old Corefiles without effect, also in CoreDNS.
             "upstream" => no_block(PLUGIN, property)?,
             _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
         }
@@ -175,7 +175,7 @@ fn records(property: &Directive, schema: &Schema, into: &mut Vec<Record>) -> Res
     Ok(())
 }
 
-/// An expression of several words, as CoreDNS joins them; an error stands at the word that it lies in.
+/// An expression of several words, joined as in CoreDNS; an error has the place of its word.
 fn expression(words: &[Word], vars: &[String]) -> Result<Expression> {
     let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
     Expression::compile(&texts.join(" "), vars).map_err(|(position, error)| {

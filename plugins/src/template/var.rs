@@ -1,4 +1,4 @@
-//! A `var`'s value as templates see it, printed as Go prints it.
+//! The value of a `var` for templates, printed as in Go.
 
 use gotemplate::{List, Map, Value};
 
@@ -24,7 +24,7 @@ impl Var {
         match value {
             expr::Value::Bool(value) => Self::Bool(*value),
             expr::Value::Integer(number) => Self::Int(*number),
-            // Go's shortest form; whole numbers have no point there either.
+            // Go's shortest form; whole numbers have no point in Go either.
             expr::Value::Float(number) => Self::Text(number.to_string()),
             expr::Value::String(text) => Self::Text(text.clone()),
             expr::Value::Array(values) => Self::List(Items(values.iter().map(Self::new).collect())),

@@ -1,4 +1,4 @@
-//! `timeouts`: how long TCP clients may take.
+//! `timeouts`: time limits of TCP connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use plugin::SetupError;
 use plugin::args::{Args, Result, bad, duration_or_seconds, number, once, unknown_property};
 use plugin::spec::{ParseContext, PluginSpec};
 
-/// What `timeouts` says, for TCP clients.
+/// The directive `timeouts`, for TCP clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeoutsSpec {
-    /// How long the first octet, and then each message, may take; default 3 s, 1 s to 24 h.
+    /// Time limit for the first byte, and then for each message; default 3 s, 1 s to 24 h.
     pub read: Duration,
-    /// How long a reply may take to be written; default 5 s, 1 s to 24 h.
+    /// Time limit for writing a reply; default 5 s, 1 s to 24 h.
     pub write: Duration,
-    /// How long a connection may be idle; default 10 s, 1 s to 24 h.
+    /// Maximum idle time of a connection; default 10 s, 1 s to 24 h.
     pub idle: Duration,
-    /// Queries a connection may bring; `None` without bound, the default.
+    /// Maximum number of queries on a connection; `None`, the default, for no limit.
     pub queries: Option<u32>,
 }
 

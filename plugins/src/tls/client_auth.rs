@@ -1,4 +1,4 @@
-//! `client_auth`: which certificates of clients are asked for, and which are good.
+//! `client_auth`: which certificates clients must send, and how they are verified.
 
 use std::sync::Arc;
 
@@ -10,23 +10,23 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use tls::{ClientVerifier, TlsError};
 
-/// What is asked of clients: the values of Go's `tls.ClientAuthType`.
+/// Requirement for clients' certificates: the values of Go's `tls.ClientAuthType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// Nothing.
+    /// No certificate.
     NoCert,
-    /// A certificate, of whomever, if they have one.
+    /// A certificate, optional and not verified.
     Request,
-    /// A certificate, of whomever.
+    /// A certificate, required and not verified.
     Require,
-    /// A good certificate, if they send one.
+    /// A certificate, optional and verified.
     VerifyIfGiven,
-    /// A good certificate.
+    /// A certificate, required and verified.
     RequireAndVerify,
 }
 
 impl ClientAuth {
-    /// What belongs behind `client_auth`.
+    /// The values of `client_auth`, for errors.
     pub(super) const EXPECTED: &str = "nocert, request, require, verify_if_given or require_and_verify";
 
     pub(super) fn read(word: &str) -> Option<Self> {
@@ -40,13 +40,13 @@ impl ClientAuth {
         })
     }
 
-    /// Whether certificates are held against authorities.
+    /// Whether certificates are verified.
     pub(super) fn verifies(self) -> bool {
         matches!(self, Self::VerifyIfGiven | Self::RequireAndVerify)
     }
 
-    /// What judges clients, where something is asked of them. `roots` are told to clients whoever is let in; those of them that a
-    /// file names are `named`.
+    /// The verifier of clients' certificates, if they are requested. `roots` are the authorities
+    /// sent to clients in any case; those of them that a file names are `named`.
     pub(super) fn verifier(
         self,
         roots: Option<Arc<RootCertStore>>,
@@ -75,7 +75,7 @@ impl ClientAuth {
     }
 }
 
-/// Takes any certificate of which the client has the key.
+/// Accepts any certificate if the client has its key.
 #[derive(Debug)]
 struct Anybody {
     required: bool,

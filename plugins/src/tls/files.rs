@@ -1,5 +1,5 @@
-//! The files of `tls`, read when a configuration is built and again when they change: connections that stand keep what they
-//! began with, new ones get what is new.
+//! The files of `tls`, read when a configuration is built and again when they change: open
+//! connections keep their certificate, new ones get the current one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,20 +16,20 @@ use super::{PLUGIN, Settings};
 use logging::Logger;
 use plugin::reload_state::Persistent;
 
-/// What TLS endpoints of one server block use.
+/// TLS state of one server block's endpoints.
 pub struct ServerTls {
     settings: Settings,
     keylog: Option<Arc<KeyLogFile>>,
     current: ArcSwap<Loaded>,
 }
 
-/// What becomes of the file that `keylog` names.
+/// Use of the file of `keylog`.
 enum Secrets {
-    /// It is opened, to be written.
+    /// Opened for writing.
     Written,
-    /// It is looked at alone, and not made.
+    /// Checked without creating it.
     Checked,
-    /// It is open already.
+    /// Already open.
     Kept,
 }
 
@@ -39,13 +39,12 @@ struct Loaded {
     handshakes: Handshakes,
 }
 
-/// What a handshake uses, by the protocols that its client offers by ALPN (RFC 7301).
+/// Configurations of a handshake, by the protocols that the client offers with ALPN (RFC 7301).
 #[derive(Debug, Clone)]
 pub struct Handshakes {
-    /// Agrees on `dot`.
+    /// Selects `dot`.
     dot: Arc<ServerConfig>,
-    /// Agrees on none, whatever is offered: clients that offer others are served, too, as in
-    /// CoreDNS.
+    /// Selects no protocol: clients that offer only others are served, too, as in CoreDNS.
     any: Arc<ServerConfig>,
 }
 
@@ -56,13 +55,14 @@ impl Handshakes {
         Self { dot: Arc::new(dot), any: Arc::new(any) }
     }
 
-    /// For a client that offers these protocols; none where it does not use ALPN.
+    /// The configuration for a client that offers these protocols; none without ALPN.
     pub fn of<'p>(&self, mut offered: impl Iterator<Item = &'p [u8]>) -> &Arc<ServerConfig> {
         if offered.any(|protocol| protocol == DOT) { &self.dot } else { &self.any }
     }
 }
 
-/// What the files hold: certificate, key, authority. Where no authority is named, octets that tell the system's apart.
+/// Contents of the files: certificate, key, authority. Without a file for the authority, a digest
+/// of the system's.
 type Files = [Vec<u8>; 3];
 
 impl ServerTls {
@@ -91,12 +91,12 @@ impl ServerTls {
         Ok(Self { settings: settings.clone(), keylog, current: ArcSwap::from_pointee(loaded) })
     }
 
-    /// What a connection that begins now uses.
+    /// The configurations for a new connection.
     pub fn handshakes(&self) -> Handshakes {
         self.current.load().handshakes.clone()
     }
 
-    /// Why two blocks cannot share a listener, where they cannot.
+    /// Why two blocks cannot share a listener; `None` if they can.
     pub fn differs_from(&self, other: &Self) -> Option<&'static str> {
         let (one, two) = (self.current.load(), other.current.load());
         if self.settings.client_auth != other.settings.client_auth {
@@ -136,11 +136,13 @@ impl Loaded {
         let built = builder.with_single_cert(chain, key);
         let mut config =
             built.map_err(|error| TlsError::from_pair(&settings.certificate, &settings.key, error))?;
-        // Sessions are the clients' to keep (RFC 5077), under a key that ends with these files.
+        // Sessions are stored by clients (RFC 5077), encrypted with a key that ends with these
+        // files.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        // A certificate is not looked at again when a session is resumed, and each resumption brings another ticket: who is
-        // verified gets none, so that no client connects after its certificate has expired.
+        // A resumed session does not verify the certificate again, and each resumption brings
+        // another ticket: verified clients get none, so that no client connects after its
+        // certificate has expired.
         if !settings.client_auth.verifies() {
             config.ticketer = rustls::crypto::ring::Ticketer::new()?;
             config.send_tls13_tickets = 1;
@@ -158,7 +160,7 @@ impl std::fmt::Debug for ServerTls {
     }
 }
 
-/// The files of every `tls` that serves.
+/// The files of all active `tls` directives.
 #[derive(Default)]
 pub struct Certificates(Mutex<Vec<Followed>>);
 
@@ -166,13 +168,13 @@ struct Followed {
     tls: Weak<ServerTls>,
     look: FileRead<Result<Vec<Vec<u8>>, TlsError>>,
     next: Instant,
-    /// Looks in a row that found what cannot be used.
+    /// Consecutive checks that found unusable files.
     failed: u32,
 }
 
 impl Certificates {
-    /// What the directive says, with the files as they are now: what serves already where nothing has changed, sessions
-    /// included. `serves`: not where it is only looked at.
+    /// Loads the files of a directive. Returns the existing state, sessions included, if nothing
+    /// has changed. `serves` is false for a check of the Corefile.
     ///
     /// # Errors
     /// [`TlsError`], with the file.
@@ -185,7 +187,7 @@ impl Certificates {
     ) -> Result<Arc<ServerTls>, TlsError> {
         let same = |known: &Arc<ServerTls>| known.settings == *settings;
         let known = self.lock().iter().filter_map(|followed| followed.tls.upgrade()).find(same);
-        // Where the same files are in use already, those connections' secrets are written already.
+        // With an existing state its secrets are written already.
         let secrets = match (serves, &known) {
             (_, Some(_)) => Secrets::Kept,
             (true, None) => Secrets::Written,
@@ -223,8 +225,8 @@ impl ServerTls {
 }
 
 impl Persistent for Certificates {
-    /// Files that cannot be read, or do not belong together, change nothing. That is told once, and not at the first look:
-    /// who replaces a certificate and its key does so one after the other.
+    /// Files that cannot be read, or do not belong together, change nothing. That is logged once,
+    /// and not at the first check: a certificate and its key are replaced one after the other.
     fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
         let mut all = self.lock();
         all.retain(|followed| followed.tls.strong_count() > 0);
@@ -240,7 +242,7 @@ impl Persistent for Certificates {
             let read = move || paths.into_iter().map(read).collect();
             followed.look.start(&settings.certificate, now, read);
             if let Some(came) = followed.look.poll(now, Duration::ZERO) {
-                // Only the first is logged as late.
+                // Only the first error is logged as late.
                 let late = |error: ReadError| TlsError::File {
                     path: settings.certificate.clone(),
                     error: error.into(),
@@ -265,7 +267,7 @@ impl Followed {
             }
             let mut files = current.files.clone();
             files.iter_mut().zip(read).for_each(|(file, read)| *file = read);
-            // Those of the system are read with each configuration.
+            // The system's authorities are read with each configuration.
             let system = current.roots.clone();
             tls.replace(files, system).map(|()| true)
         });
@@ -297,9 +299,9 @@ fn told(logger: &Logger, settings: &Settings) {
     logger.info(Some(PLUGIN), &format!("Successfully reloaded {file} with its key"));
 }
 
-/// DNS over TLS, as ALPN names it (RFC 7858, section 3.1; IANA).
+/// The ALPN name of DNS over TLS (RFC 7858, section 3.1; IANA).
 const DOT: &[u8] = b"dot";
-/// How often the files are looked at.
+/// Interval of checking the files.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// The check that logs files that cannot be used.
 const TOLD_AT: u32 = 2;

@@ -1,4 +1,4 @@
-//! `keylog FILE`: the secrets of connections, for programs that decrypt recorded traffic.
+//! `keylog FILE`: TLS secrets of connections, for programs that decrypt recorded traffic.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -10,19 +10,19 @@ use std::thread;
 
 use rustix::fs::{Access, OFlags};
 
-/// The file, written by a thread of its own: a disk that hangs costs lines, and no client waits for it.
+/// The file, written by a separate thread: a hanging disk loses lines, but delays no client.
 #[derive(Debug)]
 pub(super) struct KeyLogFile {
     lines: SyncSender<String>,
 }
 
 impl KeyLogFile {
-    /// Opens the file, makes it where it is absent, for its owner alone, and goes on at its end.
+    /// Opens the file for appending; creates it, readable by its owner alone, if it is missing.
     ///
     /// # Errors
-    /// What the system says, or that it is no regular file.
+    /// The system's error, or an error for a file that is not regular.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        // A pipe is opened without waiting for its reader.
+        // Opening a pipe must not wait for its reader.
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
         let mut options = OpenOptions::new();
         let file = options.append(true).create(true).mode(0o600).custom_flags(flags as i32).open(path)?;
@@ -35,7 +35,7 @@ impl KeyLogFile {
     }
 }
 
-/// Whether the file could be written, without making it.
+/// Checks that the file could be written, without creating it.
 pub(super) fn check(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a file")),
@@ -52,7 +52,7 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
 
 fn write(mut file: File, lines: &std::sync::mpsc::Receiver<String>) {
     for line in lines {
-        // Where a line is lost, a capture of that one connection cannot be decrypted.
+        // A lost line only prevents the decryption of that connection.
         let _ = file.write_all(line.as_bytes());
     }
 }
@@ -69,10 +69,10 @@ impl rustls::KeyLog for KeyLogFile {
         line.push(' ');
         hex(&mut line, secret);
         line.push('\n');
-        // Where the disk does not keep up, the newest lines are lost.
+        // If the disk is too slow, the newest lines are lost.
         let _ = self.lines.try_send(line);
     }
 }
 
-/// Lines that may wait, some 200 octets each.
+/// Maximum number of queued lines, some 200 bytes each.
 const LINES: usize = 4096;

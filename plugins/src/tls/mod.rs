@@ -1,4 +1,5 @@
-//! `tls CERT KEY [CA]`: what the TLS endpoints of a server block show to clients, and which clients they let in.
+//! `tls CERT KEY [CA]`: the certificate of a server block's TLS endpoints, and the requirements for
+//! clients.
 
 mod client_auth;
 mod files;
@@ -19,26 +20,26 @@ pub use client_auth::ClientAuth;
 
 const PLUGIN: &str = "tls";
 
-/// The directive as it is read; no file is opened.
+/// The parsed directive; no file is opened.
 #[derive(Debug, Clone)]
 pub struct TlsSpec {
-    /// Where it stands.
+    /// Its location.
     pub at: Location,
-    /// What it says.
+    /// Its settings.
     pub settings: Settings,
-    /// The words that name files, and where each stands.
+    /// The files with the locations of their words.
     pub files: Vec<(PathBuf, Location)>,
 }
 
 impl TlsSpec {
-    /// Where the word stands that is to be mended.
+    /// Location of the word to fix for this error.
     pub fn place_of(&self, error: &TlsError) -> &Location {
         let file = self.files.iter().find(|(path, _)| Some(path.as_path()) == error.file());
         file.map_or(&self.at, |(_, at)| at)
     }
 }
 
-/// What `tls` says.
+/// The settings of `tls`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The certificate with its chain.
@@ -47,7 +48,7 @@ pub struct Settings {
     pub key: PathBuf,
     /// Authorities of clients' certificates; `None` for the system's.
     pub authority: Option<PathBuf>,
-    /// What is asked of clients.
+    /// Requirement for clients' certificates.
     pub client_auth: ClientAuth,
     /// The file of secrets for programs that decrypt recorded traffic.
     pub keylog: Option<PathBuf>,

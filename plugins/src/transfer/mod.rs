@@ -1,4 +1,4 @@
-//! `transfer`: the clients that may get a zone of the block as a whole.
+//! `transfer`: the clients that may transfer zones of the block.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use plugin::spec::{BuildContext, Explanation, ParseContext, Source, SourceSpec};
 use plugin::{QueryContext, SetupError};
 use wire::{Name, Query, ZoneRequest};
 
-/// What the `transfer` directives of one server block say.
+/// All `transfer` directives of a server block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferSpec {
     rules: Vec<Rule>,
@@ -76,11 +76,11 @@ impl SourceSpec for TransferSpec {
     }
 }
 
-/// The clients that may get each zone.
+/// The clients that may transfer each zone.
 struct Permission(Vec<Rule>);
 
 impl Permission {
-    /// The directive with the longest matching zone decides.
+    /// The directive with the longest matching zone applies.
     fn rule(&self, name: &Name) -> Option<&Rule> {
         let zones = self.0.iter().flat_map(|rule| rule.zones.iter().map(move |zone| (rule, zone)));
         let longest = zones.filter(|(_, zone)| name.is_within(zone));

@@ -11,7 +11,7 @@ use plugin::args::{Result, bare};
 use plugin::spec::{BuildContext, Explanation, ParseContext, Source, SourceSpec};
 use plugin::{HostsGuard, Lookup, QueryContext};
 
-/// The source, and that it stands in a block; it has nothing to set.
+/// The directive and its source; it has no settings.
 #[derive(Debug, Clone, Copy)]
 pub struct Whoami;
 
@@ -46,8 +46,8 @@ impl Source for Whoami {
     }
 }
 
-/// Any name and type: NOERROR without an answer; the client's address and, as an SRV record of `_udp` or `_tcp` below
-/// the name, its port stand in the additional section with TTL 0.
+/// Answers any name and type: NOERROR without an answer; the additional section has the client's
+/// address and, as an SRV record of `_udp` or `_tcp` below the name, its port, with TTL 0.
 #[inline]
 fn answer(context: &QueryContext<'_>, query: &Query<'_>, reply: &mut Reply<'_>) {
     reply.flags = Flags::AA;
@@ -80,7 +80,8 @@ fn answer(context: &QueryContext<'_>, query: &Query<'_>, reply: &mut Reply<'_>) 
     }
 }
 
-/// Writes a record with TTL 0, its owner the question's name. Inlined, it has lengths that the compiler knows.
+/// Writes a record with TTL 0 and the question's name as its owner. Inlined, so that the compiler
+/// knows its lengths.
 #[inline(always)]
 fn write(record: &mut [u8], rtype: RType, class: Class, data: &[u8]) {
     let (head, rest) = record.split_at_mut(HEAD);
@@ -91,9 +92,9 @@ fn write(record: &mut [u8], rtype: RType, class: Class, data: &[u8]) {
     rest.copy_from_slice(data);
 }
 
-/// Octets before a record's data: a pointer to the question, type, class, TTL and length.
+/// Bytes before a record's data: a pointer to the question, type, class, TTL and length.
 const HEAD: usize = 12;
-/// Octets of `_udp` or `_tcp` with its length.
+/// Bytes of `_udp` or `_tcp` with its length.
 const LABEL: usize = 5;
 
 #[cfg(test)]

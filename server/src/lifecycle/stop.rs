@@ -104,8 +104,8 @@ impl Server {
         }
         keeper.stop(ended);
         if ended != StopMode::Restart {
-            // Queries in flight, and clients whose flow is already in the connection table, still
-            // arrive here and are answered.
+            // Queries in flight, and clients with a flow in the connection table, still arrive here
+            // and are answered.
             let last = corefile::go_values::format_duration(LAST_CLIENTS);
             self.running
                 .logger

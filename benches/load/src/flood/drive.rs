@@ -15,7 +15,7 @@ use crate::outstanding::Outstanding;
 use crate::schedule::Schedule;
 use crate::workload::{Asked, Workload};
 
-/// Sends from `begin_ns` to the end of the window, then waits for what is outstanding.
+/// Sends from `begin_ns` to the end of the window, then waits for outstanding replies.
 pub(super) fn drive(
     plan: &FloodPlan,
     workload: Workload,
@@ -30,7 +30,8 @@ pub(super) fn drive(
     let mut look_for_lost_ns = begin_ns + LOOK_FOR_LOST_NS;
     loop {
         let now_ns = clock.now_ns();
-        // What was due before the end is sent though this thread is late, but not for ever.
+        // Queries due before the end are still sent if this thread is late, but only for a limited
+        // time.
         let by_ns = now_ns.min(window.until_ns.saturating_sub(1));
         let over = now_ns > window.until_ns + patience_ns;
         let sending = driver.left > 0 && !over && (now_ns < window.until_ns || driver.is_behind(by_ns));
@@ -75,7 +76,7 @@ struct Driver {
     question: Vec<u8>,
     /// Queries that may still be sent.
     left: u64,
-    /// Connections that may still be replaced.
+    /// Number of connections that may still be replaced.
     mends_left: u32,
 }
 
@@ -95,13 +96,13 @@ impl Driver {
         let threads = plan.cores.len().max(1) as u64;
         let (pace, ids) = match plan.pace {
             Pace::Closed(outstanding) => {
-                // Enough ids that a duplicate is known as one for a long while, few enough to stay in the cache.
+                // Enough ids to recognise duplicates for long, few enough to stay in the cache.
                 (ThreadPace::Closed { outstanding }, (outstanding * 64).next_power_of_two().max(1024))
             }
             Pace::Open(rate) => {
                 let share = rate / threads + u64::from((thread as u64) < rate % threads);
                 ensure!(share > 0, "{rate} queries a second are too few for {threads} threads");
-                // Threads take turns instead of all sending at the same moments.
+                // Threads are offset, so that they do not send at the same times.
                 let start_ns = begin_ns + 1_000_000_000 / rate * thread as u64;
                 (ThreadPace::Open { schedule: Schedule::new(start_ns, share), issued: 0, lane: 0 }, 1 << 16)
             }
@@ -131,7 +132,7 @@ impl Driver {
         })
     }
 
-    /// Sends what was due by `by_ns`, at most a batch for each lane.
+    /// Sends the queries due by `by_ns`, at most a batch for each lane.
     fn send(&mut self, by_ns: u64, now_ns: u64) {
         match self.pace {
             ThreadPace::Closed { outstanding } => {
@@ -185,13 +186,13 @@ impl Driver {
         counts.network_errors += errors;
     }
 
-    /// Takes what has come in on every lane; returns how many messages.
+    /// Reads all available messages of every lane; returns their number.
     fn receive(&mut self, clock: &Clock) -> Result<usize> {
         let Self { lanes, received, workload, counts, window, question, .. } = self;
         let mut count = 0;
         let mut broken = false;
         for (lane, outstanding) in lanes {
-            // One reading of the clock for a batch, the first message of which has just been taken.
+            // One clock reading for each batch; its first message has just been read.
             let mut now_ns = None;
             let outcome = lane.receive(received, |message| {
                 let now_ns = *now_ns.get_or_insert_with(|| clock.now_ns());
@@ -238,7 +239,7 @@ impl Driver {
         }
     }
 
-    /// Gives up what waits, and counts what was due and never sent.
+    /// Gives up outstanding queries, and counts those due and never sent.
     fn finish(&mut self) {
         self.expire(u64::MAX);
         if let ThreadPace::Open { schedule, issued, .. } = &self.pace {
@@ -252,7 +253,8 @@ impl Driver {
         self.lanes.iter().map(|(_, outstanding)| outstanding.waiting()).sum()
     }
 
-    /// When the next query may be sent; `None` in a closed loop that is full: something must come in first.
+    /// When the next query may be sent; `None` in a closed loop at its limit, until a reply
+    /// arrives.
     fn next_due_ns(&self) -> Option<u64> {
         match &self.pace {
             ThreadPace::Closed { outstanding } => {
@@ -271,10 +273,10 @@ impl Driver {
     }
 }
 
-/// Every id of every lane is looked at so often.
+/// Interval of scanning all ids of all lanes.
 const LOOK_FOR_LOST_NS: u64 = 100_000_000;
-/// Below this a wait takes longer than it should: the kernel adds up to 50 us to every timer.
+/// A shorter wait would be late: the kernel adds up to 50 us to every timer.
 const SHORTEST_WAIT_NS: u64 = 60_000;
-/// Larger replies are cut, and judged by what is left.
+/// Larger replies are truncated and judged by their first bytes.
 const RECEIVE_BYTES: usize = 4096;
 const MENDS_MAX: u32 = 10_000;

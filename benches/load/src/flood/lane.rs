@@ -10,14 +10,14 @@ use sockets::{Epoll, RecvBatch, UpstreamSocket};
 use super::Transport;
 use crate::burst::Burst;
 
-/// What carries queries to one target and replies back.
+/// A transport of queries to one target and of the replies.
 pub(super) enum Lane {
     Udp(UpstreamSocket),
     Tcp(Connection),
 }
 
 impl Lane {
-    /// Connects, and adds itself to what is waited for.
+    /// Connects and registers with `epoll`.
     pub(super) fn open(transport: Transport, target: SocketAddr, epoll: &Epoll) -> Result<Self> {
         let lane = match transport {
             Transport::Udp => {
@@ -31,7 +31,8 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Sends a burst; `unsent` is told the positions of messages that could not be sent. Returns the errors met.
+    /// Sends a burst. Calls `unsent` with the index of each message that could not be sent. Returns
+    /// the number of errors.
     pub(super) fn send(&mut self, burst: &Burst, mut unsent: impl FnMut(usize)) -> u64 {
         match self {
             Self::Udp(socket) => {
@@ -45,10 +46,10 @@ impl Lane {
         }
     }
 
-    /// Takes what waits; `each` is given every message. Returns how many there were.
+    /// Receives the available messages; `each` gets every message. Returns their number.
     ///
     /// # Errors
-    /// What the network reported about earlier queries, or that the connection ended.
+    /// The network's error about earlier queries, or the end of the connection.
     pub(super) fn receive(
         &mut self,
         received: &mut RecvBatch,
@@ -64,7 +65,8 @@ impl Lane {
         }
     }
 
-    /// A connection that ended is replaced; a socket stays as it is. True when what was outstanding is gone.
+    /// Replaces a connection that ended; a UDP socket stays. Returns true if the outstanding
+    /// queries are lost.
     pub(super) fn mend(&mut self, epoll: &Epoll) -> Result<bool> {
         match self {
             Self::Tcp(connection) if connection.ended => {
@@ -80,9 +82,9 @@ impl Lane {
 pub(super) struct Connection {
     target: SocketAddr,
     stream: TcpStream,
-    /// Not yet taken by the kernel; bounded by the ids of a lane.
+    /// Bytes that the kernel has not accepted; bounded by the ids of a lane.
     out: Vec<u8>,
-    /// Read and not yet whole.
+    /// Incomplete messages.
     frames: Frames,
     ended: bool,
 }
@@ -118,7 +120,7 @@ impl Connection {
     }
 
     fn receive(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<usize> {
-        // What did not fit earlier may fit now.
+        // Retries bytes that the kernel did not accept before.
         self.flush()?;
         let mut count = 0;
         let mut bytes = [0; READ_BYTES];
@@ -145,14 +147,14 @@ impl Connection {
     }
 }
 
-/// Messages behind their lengths, cut anywhere (RFC 1035, section 4.2.2).
+/// A parser of messages with length prefix, from chunks (RFC 1035, section 4.2.2).
 #[derive(Default)]
 struct Frames {
     bytes: Vec<u8>,
 }
 
 impl Frames {
-    /// Takes further octets and gives every message that is whole now. At most one message is kept.
+    /// Adds bytes and passes every complete message to `each`. Keeps at most one message.
     fn feed(&mut self, more: &[u8], mut each: impl FnMut(&[u8])) {
         self.bytes.extend_from_slice(more);
         let mut at = 0;

@@ -1,8 +1,8 @@
-//! Load: threads with sockets that ask, match and judge.
+//! Load: threads with sockets that send queries, match replies and judge them.
 //!
-//! Closed loop: each lane keeps a fixed number of queries outstanding. Open loop: queries are due at a fixed rate, and
-//! latency counts from when a query was due, not from when it was sent, so that a server that stalls is charged for
-//! every query it held up (no coordinated omission).
+//! Closed loop: each lane keeps a fixed number of queries outstanding. Open loop: queries are due
+//! at a fixed rate, and latency counts from the due time, not from the send, so that the latency of
+//! a stalled server includes every query that it delayed (no coordinated omission).
 
 mod drive;
 mod lane;
@@ -16,32 +16,33 @@ use crate::clock::Clock;
 use crate::counts::{RunCounts, Window};
 use crate::workload::Workload;
 
-/// A load: what carries it, how hard, and for how long.
+/// A load: transport, rate and duration.
 #[derive(Clone, Debug)]
 pub struct FloodPlan {
-    /// Addresses asked; lanes take them in turn.
+    /// Target addresses, assigned to lanes round robin.
     pub targets: Vec<SocketAddr>,
-    /// What carries the queries.
+    /// Transport of the queries.
     pub transport: Transport,
     /// Sockets or connections of each thread. 1 to 1,024.
     pub lanes: usize,
     /// When the next query is sent.
     pub pace: Pace,
-    /// One thread for each, pinned to it. Empty: one thread, not pinned.
+    /// One thread for each, pinned to it. If empty, one thread that is not pinned.
     pub cores: Vec<usize>,
     /// Load before the window.
     pub warmup: Duration,
-    /// The part that counts. Together with the warm-up at most an hour.
+    /// The window that is counted. At most an hour together with the warm-up.
     pub window: Duration,
-    /// A query without a reply for so long is lost. At most a minute.
+    /// A query without a reply for this time is lost. At most a minute.
     pub patience: Duration,
-    /// Most queries of all threads together, warm-up included; the load ends when they are answered or lost.
+    /// Maximum number of queries of all threads, warm-up included; the load ends when they are
+    /// answered or lost.
     pub queries_max: u64,
-    /// Look for replies without ever sleeping: exact times, for a core that nobody else needs.
+    /// Poll for replies without sleeping: exact times, for a core without other work.
     pub spin: bool,
 }
 
-/// What carries queries.
+/// Transport of queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Datagrams.
@@ -59,7 +60,7 @@ pub enum Pace {
     Open(u64),
 }
 
-/// A moment at which the caller may look at the server.
+/// The two times at which the caller may take readings of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
     /// The window begins.

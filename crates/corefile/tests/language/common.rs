@@ -1,10 +1,10 @@
-//! What the tests of this crate share: reading text without files, and printing what was read.
+//! Helpers of this crate's tests: parsing text without files, and printing the result.
 
 use std::path::Path;
 
 use corefile::{Corefile, Directive, Located, SyntaxError, Word};
 
-/// The variables that [`read`] knows: `A`, `BLANKS`, `EMPTY`, `PORT`, `BRACE`.
+/// The variables of [`read`]: `A`, `BLANKS`, `EMPTY`, `PORT`, `BRACE`.
 pub(crate) fn env(name: &str) -> Option<String> {
     let value = match name {
         "A" => "1.1.1.1",
@@ -18,18 +18,18 @@ pub(crate) fn env(name: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-/// Reads a text that imports nothing.
+/// Parses a text without imports.
 pub(crate) fn read(text: impl AsRef<[u8]>) -> Result<Corefile, Located<SyntaxError>> {
     corefile::read_text("Corefile", text.as_ref(), Path::new(""), &env)
 }
 
-/// The blocks as a Corefile that reads as the same blocks.
+/// Prints the blocks as a Corefile that parses to the same blocks.
 pub(crate) fn print(corefile: &Corefile) -> String {
     let mut out = String::new();
     for block in &corefile.blocks {
         for key in &block.keys {
             let mut word = key.written.clone();
-            // Of two commas the key has kept one.
+            // Of two commas one is part of the key.
             if word.text.ends_with(',') {
                 word.text.push(',');
             }
@@ -62,8 +62,8 @@ fn print_lines(directives: &[Directive], out: &mut String) {
     }
 }
 
-/// The word as a file can hold it, in quotes where it needs them. Where a backslash would take the quote behind it for
-/// its own, an unset variable stands between them.
+/// The word as written in a file, in quotes if it needs them. An unset variable separates a final
+/// backslash from the quote, which it would escape.
 fn quoted(word: &Word) -> String {
     let text = &word.text;
     let bare = !text.is_empty() && !text.starts_with('"') && !text.contains(char::is_whitespace);

@@ -1,4 +1,4 @@
-//! The language rule by rule: what text gives which blocks, and which error stands where.
+//! The language rule by rule: the blocks of a text, or the error with its place.
 
 use crate::common::{read, shape};
 

@@ -100,7 +100,7 @@ fn bad_imports() {
         ),
         (
             &[("Corefile", ".\nimport *"), ("d/x", "")],
-            // The Corefile matches too, and before the directory.
+            // The Corefile matches too, and precedes the directory.
             "Corefile:2:8: `Corefile` imports itself",
         ),
         (
@@ -150,7 +150,7 @@ fn bad_imports() {
     }
 }
 
-/// It may be any file that the process may read, such as one with passwords.
+/// The imported file may be any that the process can read, such as one with passwords.
 #[test]
 fn imported_errors_show_no_text() {
     let inside = ". {\nimport x\n}";
@@ -245,7 +245,7 @@ fn text_beyond_16_mib_is_too_large() {
 
 #[test]
 fn expansions_end_at_their_bounds() {
-    /// Snippets that double from one to the next.
+    /// Snippets that double the number of words at each level.
     fn doubling(body: &str) -> String {
         let mut text = format!("(s0) {{\n{body}\n}}\n");
         for level in 1..30 {

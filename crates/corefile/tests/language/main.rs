@@ -1,4 +1,4 @@
-//! The Corefile language, seen through the crate's own door.
+//! Tests of the Corefile language through the crate's public API.
 
 mod common;
 mod grammar;

@@ -1,9 +1,9 @@
-//! What holds for every text.
+//! Properties of all texts.
 
 use crate::common::{print, read};
 use proptest::prelude::*;
 
-/// Words that mean something, and some that do not, in any order.
+/// Words with and without meaning, in any order.
 fn scraps() -> impl Strategy<Value = String> {
     let scrap = prop_oneof![
         "[a-z]{1,3}",
@@ -48,7 +48,7 @@ fn scraps() -> impl Strategy<Value = String> {
         .prop_map(|scraps| scraps.into_iter().map(|(scrap, blank)| scrap + blank).collect())
 }
 
-/// Blocks that are right, in unusual layout.
+/// Valid blocks in unusual layout.
 fn blocks() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         "[a-z0-9./:_-]{1,6}",
@@ -64,8 +64,8 @@ fn blocks() -> impl Strategy<Value = String> {
     prop::collection::vec(block, 0..4).prop_map(|blocks| blocks.concat())
 }
 
-/// What only a variable can make: a word that begins with a quote, a backslash before a quote or at the end; and a key
-/// that has lost one comma of two.
+/// Words that only variables can produce: one that begins with a quote, one with a backslash before
+/// a quote or at the end, and a key that has lost one of two commas.
 #[test]
 fn quoted_words_round_trip() {
     for text in [

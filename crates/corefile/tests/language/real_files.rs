@@ -1,4 +1,4 @@
-//! Corefiles that run today, and what they must give.
+//! Corefiles in use, and their expected blocks.
 
 use crate::common::{read, shape};
 

@@ -89,7 +89,7 @@ impl TempFile {
     /// # Errors
     /// [`WriteStep::Sync`], [`WriteStep::Replace`]: the target is unchanged.
     /// [`WriteStep::SyncDirectory`]: it is replaced. [`WriteError::Changing`]: other programs
-    /// replace it again and again; their content or ours is in place.
+    /// replace it repeatedly; it has their content or that of this process.
     pub fn replace_target(self, expected: Option<&[u8]>) -> Result<bool, WriteError> {
         self.file.sync_all().map_err(WriteStep::Sync.at(&self.path))?;
         let failed = WriteStep::Replace.at(&self.target);

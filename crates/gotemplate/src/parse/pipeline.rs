@@ -7,9 +7,9 @@ use crate::literal::excerpt;
 use crate::schema::{Schema, nearest};
 use crate::token::Kind;
 
-/// One operand of a command, before it is known whether it is called.
+/// One operand of a command, possibly a function still without arguments.
 enum Operand<'t> {
-    /// Something that has a value by itself.
+    /// An operand that is a value.
     Value { value: Expression, shape: &'t Schema, literal: bool },
     /// A function's name.
     Function(Function),
@@ -17,7 +17,7 @@ enum Operand<'t> {
     Method { base: Expression, name: &'t str },
 }
 
-/// What a pipeline does with variables.
+/// The variables that a pipeline sets.
 enum Setting<'t> {
     None,
     Declare(Vec<&'t str>),
@@ -37,7 +37,7 @@ impl<'t> Parser<'t> {
         let mut piped: Option<(Expression, &'t Schema)> = None;
         while self.peek().kind != *close {
             let at = self.peek().at;
-            // Each stage is one level: it holds the stage before as its last argument.
+            // Each stage is one level: it contains the stage before as its last argument.
             self.deeper(at)?;
             stages += 1;
             let before = piped.take().map(|(value, _)| value);
@@ -56,7 +56,7 @@ impl<'t> Parser<'t> {
         Ok((Pipe { set, value }, shape))
     }
 
-    /// `$x :=`, `$x =`, and in `range` `$i, $x :=`, if one stands here.
+    /// `$x :=`, `$x =`, and in `range` `$i, $x :=`, if present.
     fn setting(&mut self, context: &'static str) -> Result<Setting<'t>, ParseError> {
         let mut names: Vec<(&'t str, usize)> = Vec::new();
         loop {
@@ -135,7 +135,7 @@ impl<'t> Parser<'t> {
         call(first, arguments, &shapes, piped).map_err(|problem| ParseError { offset: at, problem })
     }
 
-    /// A term and the fields that follow it without a blank; nothing where no term stands.
+    /// A term and the fields that follow it without a blank; `None` without a term.
     fn operand(&mut self) -> Result<Option<Operand<'t>>, ParseError> {
         let at = self.peek().at;
         let Some(term) = self.term()? else { return Ok(None) };
@@ -258,7 +258,7 @@ fn chain<'t>(base: Expression, shape: &'t Schema, names: &[&'t str]) -> Result<O
     })
 }
 
-/// An operand that is an argument: a function or method there is called without arguments.
+/// An operand as an argument: a function or method in this place is called without arguments.
 fn called(operand: Operand<'_>, at: usize) -> Result<(Expression, &Schema), ParseError> {
     let called = match operand {
         Operand::Value { value, shape, .. } => Ok((value, shape)),
@@ -267,7 +267,7 @@ fn called(operand: Operand<'_>, at: usize) -> Result<(Expression, &Schema), Pars
     called.map_err(|problem| ParseError { offset: at, problem })
 }
 
-/// Gives `first` its arguments and the value piped into it.
+/// Calls `first` with its arguments and the piped value.
 fn call<'t>(
     first: Operand<'t>,
     mut arguments: Vec<Expression>,
@@ -279,7 +279,7 @@ fn call<'t>(
         Operand::Value { value, shape, .. } => match (value, count) {
             (Expression::Nil, 0) => Err(Problem::NilCommand),
             (value, 0) => Ok((value, shape)),
-            // A field of what is known only when rendering may turn out to be a method.
+            // A field of a value with unknown shape may turn out to be a method when rendered.
             (Expression::Field { base, mut path }, 1) if *shape == Schema::Any => {
                 let name = path.pop().unwrap_or_default();
                 let base = if path.is_empty() { base } else { Box::new(Expression::Field { base, path }) };
@@ -329,7 +329,7 @@ fn function(name: &str) -> Result<Function, Problem> {
     Err(Problem::UnknownFunction { name: excerpt(name), nearest })
 }
 
-/// A value in an error's words.
+/// A description of a value for errors.
 fn noun(value: &Expression) -> String {
     match value {
         Expression::Nil => "nil".to_owned(),
@@ -348,5 +348,5 @@ fn noun(value: &Expression) -> String {
 
 const PARENTHESES: &str = "parentheses";
 
-/// Functions of Go's that are refused: three escape for the web, `call` needs functions in the data.
+/// Refused functions of Go: three escape for the web, `call` needs functions in the data.
 const UNSUPPORTED: [&str; 4] = ["call", "html", "js", "urlquery"];

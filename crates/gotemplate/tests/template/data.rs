@@ -1,4 +1,4 @@
-//! Data as CoreDNS hands it to templates, for one query that a pattern with two named groups matched.
+//! Data as in CoreDNS's templates, for one query that matched a pattern with two named groups.
 
 use gotemplate::{Fields, List, Map, ParseError, RenderError, Schema, Template, Value};
 
@@ -10,7 +10,7 @@ pub(crate) fn render(text: &str) -> Result<String, Failure> {
     Ok(out)
 }
 
-/// Which half of the work failed.
+/// The stage that failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Parse(ParseError),

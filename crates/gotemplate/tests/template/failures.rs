@@ -1,4 +1,4 @@
-//! Templates that fail: when parsed, with the place and the problem; when rendered, where Go's rendering fails too.
+//! Templates that fail: when parsed, with the place and the problem; when rendered, as in Go.
 
 use crate::data::{Failure, render};
 use gotemplate::{Problem, RenderError};

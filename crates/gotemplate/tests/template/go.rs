@@ -1,5 +1,5 @@
-//! What Go prints for a template is what is printed here. The outputs are those of Go 1.26's text/template with
-//! CoreDNS's `parseInt`, for the same data.
+//! Output equals Go's: that of Go 1.26's text/template with CoreDNS's `parseInt`, for the same
+//! data.
 
 use crate::data::render;
 

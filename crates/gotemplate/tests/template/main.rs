@@ -1,4 +1,4 @@
-//! The template language through its public face.
+//! Tests of the template language through the public API.
 
 mod data;
 mod failures;

@@ -1,10 +1,11 @@
-//! No text, and no template made of the language's own parts, makes parsing or rendering panic, hang or grow.
+//! No text, and no template from the language's own parts, makes parsing or rendering panic, hang
+//! or grow.
 
 use crate::data::{Data, Failure, render, schema};
 use gotemplate::{MAX_DEPTH, MAX_OUTPUT_BYTES, ParseError, Problem, RenderError, Template};
 use proptest::prelude::*;
 
-/// Pieces of templates; strung together at random they make many that parse and many that nearly do.
+/// Pieces of templates; random sequences of them are often valid or nearly valid.
 fn piece() -> impl Strategy<Value = String> {
     let known = prop::sample::select(vec![
         "{{",
@@ -115,7 +116,7 @@ proptest! {
 
     #[test]
     fn quoted_literal_round_trip(text in "[ -~\\n\\téü日😀\\x00-\\x1f]{0,30}") {
-        // Go's quoted form is read back by Go's string literals.
+        // Go's quoted form parses as Go's string literal.
         let raw = text.replace(['`', '\r'], "");
         let quoted = render(&format!("{{{{ printf \"%+q\" `{raw}` }}}}")).unwrap();
         prop_assert_eq!(render(&format!("{{{{ {quoted} }}}}")).unwrap(), raw);

@@ -46,7 +46,7 @@ impl DeferredDeliveries {
         Self { all: VecDeque::new(), octets: 0 }
     }
 
-    /// Adds one; with a failure in place of its answer if that exceeds the limit.
+    /// Adds a delivery; beyond the limit its answer is replaced by a failure.
     fn push(&mut self, mut delivery: DeferredDelivery) {
         if self.octets + delivery.octets() > MOST_OCTETS {
             (delivery.result, delivery.earlier_is_better) = (Err(Failure::Overload), true);

@@ -76,14 +76,13 @@ impl Egress {
             .for_each(|open| open.end(configuration));
     }
 
-    /// For a socket that is to be closed: the configuration that serves one more batch of it, if
-    /// one may be read.
+    /// The configuration that serves one more batch of a closing socket, if one may be read.
     #[inline]
     pub(crate) fn last(&mut self, socket_index: usize) -> Option<Option<Arc<Configuration>>> {
         self.socket(socket_index)?.last.as_mut().map(Last::configuration)
     }
 
-    /// Whether a socket is to be closed.
+    /// Whether a socket is closing.
     pub(crate) fn is_closing(&self) -> bool {
         self.sockets.iter().flatten().any(|open| open.last.is_some())
     }

@@ -127,7 +127,7 @@ impl Egress {
         !(self.ready.is_empty() && self.deferred.is_empty())
     }
 
-    /// Resumes a client's query whose subqueries are answered.
+    /// Resumes a client's query after its subqueries are answered.
     fn resume(&mut self, inner: Suspended<Client>, started: Instant, now: Instant, misses: &mut Vec<Miss>) {
         let Suspended { outer, client } = inner;
         let SuspendedQuery { query: held, options, zone, route, found, spent, upstream, .. } = *outer;

@@ -17,8 +17,8 @@ use query::ServedEndpoint;
 use query::serve::{self, Observed, Outcome, Served};
 
 impl Connection {
-    /// Serves one message, or the start of one that is too long: writes the reply, if there is one
-    /// already, to `out`. Returns false if the connection is to be closed.
+    /// Serves one message, or the start of one that is too long: writes the reply, if it is ready,
+    /// to `out`. Returns false if the connection must be closed.
     pub(super) fn query(
         &self,
         message: &[u8],
@@ -101,7 +101,7 @@ impl Connection {
         true
     }
 
-    /// Counts and logs a query whose reply is written, if it is counted.
+    /// Counts and logs a query with a written reply, if it is counted.
     fn observe(
         &self,
         configuration: &Configuration,

@@ -1,4 +1,4 @@
-//! A worker that panics starts again.
+//! A worker restarts after a panic.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn a_worker_that_panics_starts_again_with_its_sockets_and_gives_back_what_it_hel
         scene.wait("a query at the upstream", || scene.asked(&format!("silent-{n}")));
     }
     assert_eq!(scene.in_flight(), 3);
-    // The kernel chooses the worker by the port: each client may meet another one.
+    // The kernel chooses the worker by the port: each client may reach another one.
     let clients: Vec<UdpSocket> = (0..24).map(|_| scene.client()).collect();
     for (n, client) in clients.iter().enumerate() {
         client.send(&packet(&format!("panic-miss.n{n}.example"))).unwrap();
@@ -54,7 +54,7 @@ fn a_worker_that_panics_while_it_ends_still_ends() {
     scene.wait("a query in flight", || scene.in_flight() == 1);
     let server = scene.server.take().unwrap();
     let stopping = thread::spawn(move || server.stop());
-    // New connections are refused just before the workers are told.
+    // New connections are refused just before the workers receive the stop task.
     scene.wait("the end of the listener", || TcpStream::connect(scene.at).is_err());
     scene.wait("the worker's restart, or its end", || {
         drop(client.send(&packet("panic-miss.example")));

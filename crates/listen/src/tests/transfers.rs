@@ -1,4 +1,4 @@
-//! How long one transfer may take, whatever its client reads.
+//! The time limit of a transfer, regardless of the client's reading.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -20,7 +20,7 @@ fn a_transfer_that_takes_too_long_is_cut_off_though_its_client_reads_on() {
     let mut question = packet("zone.example");
     let rtype = question.len() - 3;
     question[rtype] = RType::AXFR.0 as u8;
-    // Two seconds are left of its ten minutes.
+    // Two seconds are left of the ten minutes.
     *EARLIER.lock().unwrap() = Some((scene.at.ip(), Duration::from_secs(598)));
     let mut stream = TcpStream::connect(scene.at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -65,7 +65,7 @@ fn a_transfer_that_looks_for_its_next_record_lets_others_be_served() {
     assert_eq!(message[6..8], [0, 1], "the first message that is sent has a record");
 }
 
-/// A zone whose one record is found when it is said so.
+/// A zone with one record, found once `found` is set.
 #[derive(Debug, Clone)]
 struct Later {
     asked: Arc<AtomicUsize>,
@@ -101,7 +101,7 @@ impl Messages for Looks {
     }
 }
 
-/// A zone that has another record after every one.
+/// A zone with an endless sequence of records.
 #[derive(Debug)]
 struct Endless;
 

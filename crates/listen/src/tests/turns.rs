@@ -1,4 +1,4 @@
-//! Clients whose queries are dear, beside others.
+//! Clients with expensive queries must not delay others.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,7 +14,7 @@ use crate::cpu_budget::MOMENT;
 #[test]
 fn a_connection_full_of_dear_queries_lets_others_have_their_turn_between_them() {
     let (scene, dear) = Dear::scene();
-    // All of them are read at once.
+    // All queries are read at once.
     let _full = dear.connect(&scene, ONE, "dear.example", 250);
     scene.wait("the first", || dear.served() == ["dear.example."]);
     let mut other = dear.connect(&scene, OTHER, "other.example", 1);
@@ -30,12 +30,12 @@ fn a_connection_full_of_dear_queries_lets_others_have_their_turn_between_them() 
 
 #[test]
 fn an_address_with_many_connections_gets_no_more_turns_than_one_with_one() {
-    // Their queries take all of a turn, or a part.
+    // Each query takes a full turn, or a part.
     for name in ["dear.example", "cheap.example"] {
         let (scene, dear) = Dear::scene();
         let _first = dear.connect(&scene, ONE, name, 1);
         scene.wait("the first", || dear.served().len() == 1);
-        // The runtime begins with the last of those who come together.
+        // Of connections that are ready at once the runtime serves the last one first.
         let before: Vec<_> = (0..80).map(|_| dear.connect(&scene, ONE, name, 1)).collect();
         let mut other = dear.connect(&scene, OTHER, "other.example", 1);
         let behind: Vec<_> = (0..20).map(|_| dear.connect(&scene, ONE, name, 1)).collect();
@@ -51,16 +51,17 @@ fn read(stream: &mut TcpStream) {
     stream.read_exact(&mut [0; 2]).unwrap();
 }
 
-/// A source that answers everything and takes as long as a turn for most, and waits where it is not let in.
+/// A source that answers all queries, most of them in as much time as a turn, once they are
+/// admitted.
 #[derive(Debug, Clone, Default)]
 struct Dear {
     served: Arc<Mutex<Vec<String>>>,
-    /// So many are let in.
+    /// Number of admitted queries.
     last: Arc<AtomicUsize>,
 }
 
 impl Dear {
-    /// A server with it, all of whose TCP clients are served by one thread.
+    /// A server with this source that serves all TCP clients on one thread.
     fn scene() -> (Scene, Self) {
         let streams = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let scene = Scene::on(Box::leak(Box::new(streams.unwrap())), 1, "", "");
@@ -72,7 +73,7 @@ impl Dear {
         (scene, dear)
     }
 
-    /// A client that has sent so many queries for a name.
+    /// A client that has sent `count` queries for a name.
     fn connect(&self, scene: &Scene, from: IpAddr, name: &str, count: usize) -> TcpStream {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
@@ -90,7 +91,7 @@ impl Dear {
         self.last.store(last, Relaxed);
     }
 
-    /// What was asked, in the order of its answers.
+    /// The names queried, in the order of their answers.
     fn served(&self) -> Vec<String> {
         self.served.lock().unwrap().clone()
     }

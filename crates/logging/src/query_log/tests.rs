@@ -1,4 +1,4 @@
-//! Log formats, and what they make of a query.
+//! Log formats, and their output for a query.
 
 use std::net::IpAddr;
 

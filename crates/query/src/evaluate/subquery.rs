@@ -34,7 +34,7 @@ pub(super) enum EntryPoint {
 pub(super) enum SubqueryState {
     /// Being evaluated: another subquery for it would be a loop.
     InProgress,
-    /// An upstream must be asked.
+    /// An upstream must be queried.
     NeedsUpstream,
     Done(SubqueryResult),
 }

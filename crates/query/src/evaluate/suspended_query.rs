@@ -73,7 +73,7 @@ impl SuspendedQuery {
 /// Resources used by all evaluations of one client's query.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
-    /// Subqueries for which upstreams were asked.
+    /// Number of subqueries sent to upstreams.
     pub(super) asked: usize,
     /// Records decoded or copied.
     pub(super) records: usize,
@@ -81,7 +81,7 @@ pub struct Usage {
     pub(super) counted_steps: usize,
 }
 
-/// Queries that upstreams must be asked before an evaluation can continue.
+/// Queries that upstreams must answer before an evaluation can continue.
 pub struct PendingLookups<'h> {
     /// Those that the answer needs.
     pub asked: Vec<UpstreamQuery<'h>>,

@@ -44,7 +44,7 @@ pub(super) fn serve<'h>(
         Stop::Needs(_) => false,
         Stop::Answer(_) | Stop::Fail(_) | Stop::Silence => {
             // If the answer needs subqueries the middleware runs again. This failure stands for the
-            // sources' answer, so that no upstream is asked.
+            // sources' answer, so that nothing is forwarded.
             let found = vec![SubqueryAnswer::new(zone, query, Err(Failure::NotTaken), FollowCnames::No)];
             return evaluate(endpoint, inbound, stop, context, tables, found, out, outcome);
         }

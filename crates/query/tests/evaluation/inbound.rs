@@ -11,7 +11,7 @@ use wire::{Name, Section};
 
 use crate::{octet, rounds};
 
-/// On the way in, replaces the name by the first of these that has an address.
+/// Replaces the name of the query by the first of these that has an address.
 #[derive(Debug, Clone)]
 struct Seeks(Vec<&'static str>);
 

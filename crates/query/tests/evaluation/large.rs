@@ -1,4 +1,4 @@
-//! Answers of the largest size, each of which needs a subquery.
+//! Answers of the largest size that need subqueries.
 
 use allocation_counter::measure;
 use plugin::{HostsGuard, QueryContext};
@@ -35,7 +35,7 @@ impl Says {
     }
 }
 
-/// The answer over TCP, and the number of names that upstreams were asked for.
+/// The answer over TCP, and the number of names forwarded to upstreams.
 fn told(scene: &Scene, says: Says) -> (Box<Message>, usize) {
     told_of(scene, "a0", Proto::Tcp, &|query, reply| says.write(query, reply))
 }
@@ -129,7 +129,7 @@ fn long_names(_: &Query<'_>, reply: &mut Reply<'_>) {
 #[test]
 fn pattern_comparisons_scale_with_the_reply() {
     let long = ["a".repeat(60), "b".repeat(60), "c".repeat(60), "d".repeat(50)].join(".");
-    // All of them fit and leave the name as it was.
+    // All patterns match and leave the name unchanged.
     let answers = |count| {
         "answer name ^([^.]+)[.](.*)[.]y[.]$ {1}.{2}.y answer value ^([^.]+)[.](.*)[.]y[.]$ {1}.{2}.y "
             .repeat(count)

@@ -273,7 +273,7 @@ fn ask(mut stream: impl io::Read + io::Write) -> io::Result<String> {
     body.map(|(_, body)| body.to_owned()).ok_or_else(|| io::Error::other("it has no /status"))
 }
 
-/// Connects, with a timeout for a server whose accept queue is full.
+/// Connects, with a timeout in case the server's accept queue is full.
 fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_write_timeout(Some(patience))?;

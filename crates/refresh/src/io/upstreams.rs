@@ -6,7 +6,7 @@ use std::path::Path;
 /// The server's addresses and upstreams.
 #[derive(Debug, Clone, Default)]
 pub struct Upstreams {
-    /// Its listen addresses, which are never asked.
+    /// Its listen addresses, which are never queried.
     pub ours: Vec<SocketAddr>,
     /// The plain-DNS upstreams of its first block that forwards the root zone.
     pub forwarded: Vec<SocketAddr>,
@@ -52,7 +52,8 @@ fn listed(text: &str) -> Vec<SocketAddr> {
     servers
 }
 
-/// Whether this node has the link-local address: a server there is ours, or forwards to us, even if it is not running now.
+/// Whether this node has the link-local address: a server there is localdns, or forwards to it,
+/// even if it is not running now.
 fn is_node_local(ip: IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local(),

@@ -32,7 +32,7 @@ impl Scene {
         string(&self.names.read(text.as_bytes(), Duration::ZERO, self.clock))
     }
 
-    /// Finishes a round that takes no time; what `outcome` leaves out stays as it is.
+    /// Finishes a round that takes no time; names without an `outcome` stay unchanged.
     fn round(&mut self, outcome: impl Fn(&Question) -> Option<LookupOutcome>) -> Round {
         let questions = self.names.begin(self.clock.now);
         let outcomes =
@@ -40,7 +40,7 @@ impl Scene {
         self.names.finish(self.clock.now, outcomes, self.clock, 0.0)
     }
 
-    /// Waits until something is due, and says for how long.
+    /// Advances the time until a lookup is due; returns the wait.
     fn until_due(&mut self) -> u64 {
         let due = self.names.due().expect("something is due");
         let wait = due.saturating_duration_since(self.clock.now).as_secs();
@@ -106,7 +106,7 @@ fn good_answers_replace_others_keep() {
     ] {
         scene.wait(3600);
         let round = scene.round(|_| Some(outcome.clone()));
-        // Addresses that are kept against an empty answer have no good one; where none are kept it is one.
+        // An empty answer is no good one if addresses are kept; without addresses it is a good one.
         let answered = if outcome == LookupOutcome::NoData { 2 } else { 0 };
         assert_eq!(
             (round.answered, round.failed, round.changes),
@@ -160,7 +160,7 @@ fn lines_of_other_programs() {
     let merged = set(&["192.0.2.2 a.test", "192.0.2.2 b.test", "192.0.2.99 canary"]);
     assert_eq!(scene.lines(), merged);
     assert_eq!(lines(&scene.publish().unwrap()), merged);
-    // The same foreign text once more, over ours: newer, so it counts again.
+    // The same foreign text again replaces this process's: newer, so it counts again.
     assert_eq!(scene.read(foreign), foreign);
 }
 
@@ -171,7 +171,7 @@ fn unwritable_file() {
     scene.read(old);
     scene.round(|q| four(q, &["192.0.2.2"]));
     assert!(scene.names.to_publish().is_some());
-    // Another table looks at the old file after that.
+    // Another table reads the old file after that.
     assert_eq!(lines(&scene.read(old)), set(&["192.0.2.2 a.test"]));
     assert!(scene.names.to_publish().is_some(), "until it is written");
     assert!(scene.publish().is_some());
@@ -189,14 +189,14 @@ fn inherit_later_addresses() {
     assert!(!string(&section).contains("canary"), "what others wrote is in the file");
     let mut after = Scene::with(&["a.test", "b.test"]);
     after.clock = before.clock;
-    // It knows the file as it was written 70 s ago.
+    // It has read the file as it was written 70 s ago.
     after.wait(10);
     after.names.read(old.as_bytes(), Duration::from_secs(70), after.clock);
     assert!(after.names.inherit(&section, after.clock));
     let merged = set(&["192.0.2.2 a.test", "192.0.2.1 b.test", "192.0.2.99 canary"]);
     assert_eq!(after.lines(), merged);
     assert_eq!(lines(&after.publish().unwrap()), merged);
-    // Once more it is nothing new; and what the file has since then is newer.
+    // A repetition changes nothing; and newer content of the file wins.
     assert!(!after.names.inherit(&section, after.clock));
     after.wait(1);
     after.read("192.0.2.7 a.test\n");
@@ -222,7 +222,7 @@ fn shipped_file() {
     let text = scene.publish().unwrap();
     assert_eq!(lines(&text), set(&["192.0.2.1 a.test", "2001:db8::7 a.test", "192.0.2.1 b.test"]));
 
-    // A restart with that file still knows what was shipped.
+    // A restart with that file still recognises the shipped addresses.
     let mut restarted = Scene::with(&["a.test", "b.test"]);
     restarted.read(&text);
     let sources: Vec<_> = restarted
@@ -357,7 +357,7 @@ fn lookups_of_a_day() {
                 (q, LookupOutcome::Addresses { addresses, ttl })
             };
             let began = scene.clock.now;
-            // A round takes its time, which must not add up.
+            // The duration of rounds must not add up.
             scene.wait(1);
             let outcomes = questions.into_iter().map(outcome).collect();
             draw = (draw * 997.0).fract();

@@ -7,7 +7,7 @@ use wire::{Answer, Class, Flags, HEADER, Name, RType, Rcode, Record, Records, Se
 use super::{Family, LookupError, MAX_ADDRESSES};
 use crate::message::question;
 
-/// A reply whose records are all well-formed.
+/// A reply with well-formed records only.
 pub(super) struct Reply {
     octets: Vec<u8>,
     /// The offset of the records.

@@ -88,7 +88,7 @@ fn spec_of_service<'a>(message: &'a [u8], service: &mut ServiceView<'a>) -> Resu
     Ok(())
 }
 
-/// Field 1 is the load balancer status, whose field 1 are the ingress points.
+/// Field 1 is the load balancer status; its field 1 are the ingress points.
 fn status_of_service<'a>(message: &'a [u8], service: &mut ServiceView<'a>) -> Result<(), Malformed> {
     for balancer in messages(message, 1) {
         for ingress in messages(balancer?, 1) {

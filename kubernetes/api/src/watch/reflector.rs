@@ -1,5 +1,5 @@
-//! State machine of lists and watches of one kind: replies and the time go in, requests and calls
-//! of the sink come out.
+//! State machine of lists and watches of one kind. Inputs: replies and the time. Outputs: requests
+//! and calls of the sink.
 //!
 //! Opens no connection and reads no clock. A list is the beginning of a watch if the API supports
 //! that (`sendInitialEvents`), else it is read in pages. A watch continues at the resource version

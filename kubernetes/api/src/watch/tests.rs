@@ -72,7 +72,7 @@ impl Sink for ScriptedSink {
     fn failed(&mut self, _: Kind, _: &WatchError) {}
 }
 
-/// Watches services and namespaces at an API whose watches `services` and `namespaces` write.
+/// Watches services and namespaces at an API with watches written by `services` and `namespaces`.
 fn follow_scripted(
     (takes, wants_list): (Duration, bool),
     services: impl Fn(TcpStream) + Send + Sync + 'static,

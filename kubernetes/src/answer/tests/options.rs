@@ -1,4 +1,4 @@
-//! Options that select what is answered.
+//! Options that select the objects to answer for.
 
 use super::*;
 use kubernetes_api::Kind;

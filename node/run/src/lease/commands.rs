@@ -47,7 +47,7 @@ pub(super) fn hear(tell: mpsc::UnboundedSender<LeaseCommand>) -> io::Result<List
     Ok(hearing)
 }
 
-/// Processes whose commands are queued.
+/// Processes with queued commands.
 #[derive(Clone, Default)]
 struct CommandSlots(Arc<Mutex<Vec<u32>>>);
 
@@ -79,7 +79,7 @@ impl Drop for CommandSlot {
     }
 }
 
-/// Checks that a `down` command comes from a process that may change the rules. Without nftables
+/// Checks that a `down` command is from a process that may change the rules. Without nftables
 /// nothing can prove that, and the user, root or this server's own, is sufficient.
 fn check_net_admin() -> Result<(), String> {
     match Rules::open().and_then(|mut rules| rules.is_net_admin_proven()) {

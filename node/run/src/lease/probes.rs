@@ -48,9 +48,9 @@ impl LeaseThread {
         heard(asked, listeners).await
     }
 
-    /// Addresses whose queries the cluster's own DNS gets until the plugins are ready, with the
-    /// reason: it has the answers for which this server would return SERVFAIL. Once ready, a plugin
-    /// counts as ready.
+    /// Addresses left to the cluster's own DNS until the plugins are ready, with the reason: it has
+    /// the answers for which this server would return SERVFAIL. Once ready, a plugin counts as
+    /// ready.
     pub(super) fn left_to_cluster(
         &mut self,
         running: &Running,
@@ -72,11 +72,11 @@ impl LeaseThread {
         listeners.iter().map(|one| one.address).filter(of_cluster).map(|ip| (ip, silent.clone())).collect()
     }
 
-    /// Service addresses whose queries other programs' rules redirect, provided that another
-    /// address proves that the server works: addresses that do not answer while no rule of localdns
-    /// guides probes to them, and addresses where another process answers probes regardless of the
-    /// rules, as with IPVS, unless the rules were written in this round (`came`). Empty if there is
-    /// any other problem.
+    /// Service addresses that other programs' rules redirect, provided that another address proves
+    /// that the server works: addresses that do not answer while no rule of localdns guides probes
+    /// to them, and addresses where another process answers probes regardless of the rules, as with
+    /// IPVS, unless the rules were written in this round (`came`). Empty if there is any other
+    /// problem.
     pub(super) fn led_away(
         &self,
         listeners: &[Listener],
@@ -100,7 +100,7 @@ impl LeaseThread {
     }
 }
 
-/// The note for an address whose queries are redirected by other programs.
+/// The note for an address with queries redirected by other programs.
 pub(super) fn redirected_note(ip: IpAddr, rules: RuleSet) -> Diagnosis {
     let remedy = match rules {
         RuleSet::Nft => "fix what prevents the rules, or set -rules iptables",

@@ -1,10 +1,10 @@
-//! Rows of Corefile text: what each word of `forward` means, and what is said where it is wrong.
+//! Rows of Corefile text: the meaning of each word of `forward`, and the error messages.
 
 use super::*;
 use crate::read_corefile::tests::{block, refused, refused_properties, said, with};
 use forwarder::{ConnectionLimits, HealthCheck};
 
-/// What a row makes different from the bare directive.
+/// Differences of a row from the bare directive.
 type Change = fn(&mut ForwardSpec);
 
 fn name(text: &str) -> Name {
@@ -19,7 +19,7 @@ fn stanzas(lines: &str) -> Vec<ForwardSpec> {
     said::<ForwardSpecs>(lines).unwrap().stanzas
 }
 
-/// Everything that a directive says but where it stands.
+/// All settings of a directive except locations.
 fn shown(spec: &ForwardSpec) -> String {
     let targets: Vec<&ForwardTarget> = spec.targets.iter().map(|(target, _)| target).collect();
     format!(

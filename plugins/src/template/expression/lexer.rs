@@ -1,4 +1,4 @@
-//! An expression's words: which names it uses, and whether it keeps to the bounds.
+//! Splits an expression into words, and checks its names and limits.
 
 use super::ExpressionError;
 
@@ -13,12 +13,12 @@ struct Token<'t> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Name,
-    /// Text and numbers: nothing to be checked.
+    /// Text and numbers: not checked.
     Literal,
     Operator,
 }
 
-/// Checks size and depth; what cannot be split into words is left to the parser.
+/// Checks size and depth; invalid words are left to the parser.
 ///
 /// # Errors
 /// With the position in `text`.
@@ -70,7 +70,7 @@ pub(super) fn bounds(text: &str) -> Result<(), (usize, ExpressionError)> {
     Ok(())
 }
 
-/// Checks that every name is one that can be known.
+/// Checks that every name is known.
 ///
 /// # Errors
 /// With the position in `text`.
@@ -106,7 +106,7 @@ pub(super) fn names(text: &str, vars: &[String]) -> Result<(), (usize, Expressio
     Ok(())
 }
 
-/// Every name that can be called.
+/// All names that can be called.
 fn known() -> impl Iterator<Item = &'static &'static str> {
     QUERY.iter().chain(FUNCTIONS).chain(CLOSURES)
 }
@@ -115,16 +115,16 @@ fn is_known(name: &str) -> bool {
     known().any(|known| *known == name)
 }
 
-/// Whether a name means something in the language already. Its parser takes what begins with `not`, `true`, `false` or
-/// `nil` apart, so that such a name would not be read as one.
+/// Whether a name has a meaning in the language. The parser splits off a prefix `not`, `true`,
+/// `false` or `nil`, so that it would misread a name that begins with one.
 pub(super) fn is_taken(name: &str) -> bool {
     let all = [KEYWORDS, FUNCTIONS, CLOSURES, QUERY, ELSEWHERE, &["let"]];
     all.iter().any(|names| names.contains(&name))
         || ["not", "true", "false", "nil"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Checks what follows `matches`. A pattern that is put together of what a query says would be compiled for each query, at
-/// the client's choice; one that stands there is compiled once.
+/// Checks the pattern of `matches`, which must be a literal: a pattern computed from a query would
+/// be compiled for each query, at the client's choice.
 fn pattern(tokens: &[Token<'_>]) -> Result<(), (usize, ExpressionError)> {
     let [token, behind @ ..] = tokens else { return Ok(()) };
     let is_whole = behind.first().is_none_or(|next| BEHIND_PATTERN.contains(&next.text));
@@ -171,7 +171,7 @@ fn word(rest: &str) -> usize {
     rest.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count()
 }
 
-/// The length of a quoted text, its quotes included; all of `rest` where it does not end.
+/// The length of a quoted text with its quotes; the length of `rest` if it is unterminated.
 fn quoted(rest: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
@@ -200,7 +200,7 @@ const KEYWORDS: &[&str] = &[
     "startsWith",
     "true",
 ];
-/// What CoreDNS's expressions know of a query.
+/// CoreDNS's functions about a query.
 pub(super) const QUERY: &[&str] = &[
     "type",
     "name",
@@ -266,7 +266,7 @@ const FUNCTIONS: &[&str] = &[
     "upper",
     "values",
 ];
-/// Functions of the language that are not here.
+/// Unsupported functions of the language.
 const ELSEWHERE: &[&str] = &[
     "date",
     "duration",
@@ -297,13 +297,14 @@ const CLOSURES: &[&str] = &[
     "sortBy",
     "sum",
 ];
-/// What may follow the pattern of `matches`: nothing that would make it part of another value.
+/// Words that may follow the pattern of `matches`: none that would make it part of another value.
 const BEHIND_PATTERN: &[&str] = &[")", "]", "}", ",", ":", "?", "&&", "||", "and", "or", "==", "!="];
-/// Octets of an expression.
+/// Maximum length of an expression, in bytes.
 const LENGTH: usize = 4096;
-/// Operators of an expression: the depth of its tree. A worker's stack of 2 MiB holds twice that many in a debug build.
+/// Maximum number of operators, which bounds the depth of the tree. A worker's stack of 2 MiB holds
+/// twice that many in a debug build.
 const OPERATORS: usize = 100;
-/// Open brackets, and conditions.
+/// Maximum number of open brackets and conditions.
 const DEPTH: usize = 32;
-/// Functions over lists inside each other: each multiplies the work.
+/// Maximum nesting of functions over lists: each multiplies the work.
 const NESTED: usize = 2;

@@ -1,4 +1,4 @@
-//! Expressions without a query's way around them.
+//! Expressions evaluated without a query.
 
 use super::*;
 use proptest::prelude::*;
@@ -111,7 +111,7 @@ fn expression_bounds() {
             "name() matches '(.{1000}){1000}'".to_owned(),
             "15: the regular expression \"(.{1000}){1000}\" cannot be used: its length with each repeat written out, times its groups, is 1001000, and 10000 at most; repeat less",
         ),
-        // What a client says is no pattern.
+        // A client's text is no pattern.
         ("name() matches name()".to_owned(), "15: the pattern of `matches` is to be written here, in quotes"),
         (
             "true && name() matches '^' + name()".to_owned(),

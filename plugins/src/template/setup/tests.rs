@@ -1,9 +1,9 @@
-//! What `template` says, and what is wrong with it.
+//! Parsing of `template`, and its error messages.
 
 use super::*;
 use crate::read_corefile::tests::{refused, refused_properties, said, with};
 
-/// Class, type, zones, patterns and everything else that a template says.
+/// Class, type, zones, patterns and all other settings of a template.
 fn shown(lines: &str) -> String {
     let spec = said::<TemplateSpecs>(lines).unwrap().templates.remove(0);
     let records = |records: &[Record]| records.iter().map(|r| r.text.clone()).collect::<Vec<_>>();

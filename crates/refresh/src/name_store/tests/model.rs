@@ -1,4 +1,4 @@
-//! The names against a map: whatever happens in whatever order, what is served is what the map says.
+//! Compares the served names with a map after random operations in random order.
 
 use proptest::prelude::*;
 
@@ -8,20 +8,20 @@ use super::*;
 enum Step {
     /// A round with an outcome for each of the four names and families.
     Round([Reply; 4]),
-    /// Another program writes the file: the addresses of each, and whether a canary stands there.
+    /// Another program writes the file: each name's addresses, and whether it has a canary.
     Foreign([Option<u8>; 4], bool),
-    /// The text is written, if there is something to write.
+    /// Writes the text, if it differs from the file.
     Publish,
-    /// Time goes by, and what is too old goes.
+    /// Time passes, and expired entries are removed.
     Wait(u64),
-    /// The process ends and begins with the file as it is.
+    /// The process restarts with the current file.
     Restart,
 }
 
 #[derive(Debug, Clone)]
 enum Reply {
     Addresses(BTreeSet<u8>),
-    /// Addresses that are all refused.
+    /// Addresses that are refused.
     Inside,
     Mixed(u8),
     NoSuchName,
@@ -74,15 +74,15 @@ fn inside(family: Family) -> IpAddr {
     if family == Family::Ipv4 { [127, 0, 0, 1].into() } else { [0, 0, 0, 0, 0, 0, 0, 1].into() }
 }
 
-/// For each name and family its addresses, and since when they are good.
+/// Addresses of each name and family, with the time of their last good answer.
 type Known = [Option<(BTreeSet<u8>, u64)>; 4];
 
-/// What must be served: the kept names, and the foreign line.
+/// The expected content: the refreshed names, and the foreign line.
 #[derive(Debug, Default, Clone)]
 struct Model {
     known: Known,
     canary: bool,
-    /// The same, as the file has it.
+    /// The expected content of the file.
     file: Option<(Known, bool)>,
 }
 
@@ -170,7 +170,7 @@ proptest! {
                     if *canary {
                         text.push_str("192.0.2.99 canary\n");
                     }
-                    // Text that stands there already is not news.
+                    // Unchanged text is ignored.
                     if file.as_ref() != Some(&text) {
                         model.known = all.map(|last| Some((BTreeSet::from([last?]), scene.clock.wall)));
                         model.canary = *canary;
@@ -205,7 +205,8 @@ proptest! {
                         for (known, (_, entry)) in model.known.iter_mut().zip(scene.names.entries()) {
                             if let Some((_, good)) = known {
                                 let told = scene.clock.wall - entry.age(scene.clock.now).as_secs();
-                                // Our file has the age of an entry; an entry of another program's file is as old as the file.
+                                // This server's file has the age of an entry; an entry of another
+                                // program's file is as old as the file.
                                 prop_assert!(told == *good || !text.contains("localdns") && told == scene.clock.wall);
                                 *good = told;
                             }

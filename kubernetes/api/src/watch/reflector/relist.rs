@@ -22,7 +22,7 @@ impl Reflector {
         let ahead = causes.iter().any(|cause| &**cause == "ResourceVersionTooLarge");
         let message = message_of(&message, &reason);
         match code {
-            // After a restore from a backup the API may have lower versions than ours.
+            // After a restore from a backup the API may have lower versions than this client.
             _ if ahead => self.expired(message),
             410 => self.expired(message),
             400 | 422 if self.phase == Phase::Start && self.watch_lists => {
