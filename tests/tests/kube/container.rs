@@ -77,7 +77,7 @@ fn what_the_deployment_runs_serves_with_no_more_than_the_manifest_gives_it() {
         assert_eq!(container.probe("readinessProbe").0, 200);
         container.answers();
         cluster.start();
-        until_said(&second, "nothing is of the snapshot any more");
+        until_said(&second, "the snapshot is not used any more");
         container.answers();
     });
 }

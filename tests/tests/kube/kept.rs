@@ -76,7 +76,7 @@ fn a_restart_without_an_api_answers_at_once_and_catches_up_when_it_is_back() {
     eventually("what went meanwhile is gone", PATIENCE, || {
         (ask(at, "web.t1.svc.cluster.local", "A").status() == "NXDOMAIN").then_some(())
     });
-    server.wait_for_log("nothing is of the snapshot any more", PATIENCE);
+    server.wait_for_log("the snapshot is not used any more", PATIENCE);
     assert_eq!(age(at), None);
     another(&file, &[&first]);
     let written = [("result", "written")];
@@ -211,7 +211,7 @@ fn a_process_killed_while_it_writes_a_snapshot_leaves_the_former_or_the_new_one_
             }
         }
         let mut server = Server::start(&text);
-        server.wait_for_log("nothing is of the snapshot any more", PATIENCE);
+        server.wait_for_log("the snapshot is not used any more", PATIENCE);
         put(round);
         until(at, "number.t1.svc.cluster.local", &[&number(round)]);
         // Waits for a temporary file or a change of the file, then kills the process, 0.5 ms later
@@ -243,7 +243,7 @@ fn a_process_killed_while_it_writes_a_snapshot_leaves_the_former_or_the_new_one_
         assert_eq!(ask(at, &format!("{name}.hl.t1.svc.cluster.local"), "A").short(), [&*address]);
         cluster.comes_back();
         // This round's snapshot is the next round's former one.
-        server.wait_for_log("nothing is of the snapshot any more", PATIENCE);
+        server.wait_for_log("the snapshot is not used any more", PATIENCE);
         eventually("a snapshot of this round", PATIENCE, || {
             let octets = fs::read(&file).ok()?;
             octets.windows(4).any(|octets| octets == [10, 96, 1, round as u8]).then_some(())
@@ -312,6 +312,6 @@ fn the_real_apis_objects_outlive_a_restart_without_it() {
             (ask(at, "goes.default.svc.cluster.local", "A").status() == "NXDOMAIN").then_some(())
         });
         assert_eq!(ask(at, "stays.default.svc.cluster.local", "A").short(), ["10.96.7.1"]);
-        server.wait_for_log("nothing is of the snapshot any more", PATIENCE);
+        server.wait_for_log("the snapshot is not used any more", PATIENCE);
     });
 }
