@@ -257,7 +257,10 @@ fn events_twice_and_out_of_order_end_as_the_api_has_it() {
         });
         let (seen, _following) = start(endpoint(&api), WatchConfig::default());
         until_names(&seen, &["b"]);
-        assert_eq!(seen.store().lost.first().map(|(_, why)| &**why), Some("resource version 11 received after 12"));
+        assert_eq!(
+            seen.store().lost.first().map(|(_, why)| &**why),
+            Some("resource version 11 received after 12")
+        );
     }
 }
 
