@@ -6,7 +6,6 @@
 
 mod address;
 mod address_monitor;
-mod aks_environment;
 mod control_socket;
 mod dhcp_leases;
 mod diagnosis;
@@ -14,7 +13,6 @@ mod escaped;
 mod failover_rules;
 mod firewall_conflicts;
 mod host_resolver;
-pub mod host_resolver_task;
 mod interface;
 mod iptables;
 mod nameservers;
@@ -29,7 +27,6 @@ mod systemd;
 mod systemd_jobs;
 mod time_wait;
 mod uplinks;
-pub mod upstream_discovery;
 
 use std::io;
 use std::net::IpAddr;
@@ -39,7 +36,6 @@ pub use address::{
     remove_addresses, remove_link,
 };
 pub use address_monitor::{watch_addresses, watch_removals};
-pub use aks_environment::{VariantError, corefile_of};
 pub use control_socket::{
     ControlCommand, ControlSocket, Doubt, ListenGuard, Peers, RunningServer, Unproven, remove_left_proofs,
 };

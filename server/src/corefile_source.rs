@@ -11,7 +11,7 @@ use sha2::{Digest, Sha512};
 use thiserror::Error;
 
 use crate::cli::Flags;
-use node::VariantError;
+use corefile::VariantError;
 use node_cache::TemplateRenderer;
 use plugin::{SetupError, Spec};
 
@@ -161,7 +161,7 @@ impl Origin {
 fn from_environment(path: &Path) -> Result<(&'static str, Vec<u8>), SetupError> {
     let text = files::read_with_timeout(path, MAX_STDIN)
         .map_err(|error| SetupError::EnvironmentFile(std::io::Error::from(error)))?;
-    Ok(node::corefile_of(&String::from_utf8_lossy(&text), Path::new(HOSTS_FILE).is_file())?)
+    Ok(corefile::corefile_of(&String::from_utf8_lossy(&text), Path::new(HOSTS_FILE).is_file())?)
 }
 
 /// A configuration that is parsed and validated, but not built.

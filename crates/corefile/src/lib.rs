@@ -47,6 +47,7 @@
 //! # Bounds
 //! 16 MiB a file, 64 MiB and 1,000,000 words in all, 64 open braces, 10,000 snippets and 100,000 files imported.
 
+mod aks_environment;
 mod ast;
 mod env;
 mod error;
@@ -65,6 +66,7 @@ mod token;
 
 use std::path::Path;
 
+pub use aks_environment::{VariantError, corefile_of};
 pub use ast::{Corefile, Directive, ServerBlock};
 pub use error::{SyntaxError, Warning};
 pub use kind::Kind;

@@ -8,7 +8,7 @@ use std::path::Path;
 use corefile::{Corefile, Directive, Word};
 use node::{AddressText, Diagnosis, ListText, WIRE_SERVER};
 
-use node::upstream_discovery::KEPT;
+use crate::upstream_discovery::KEPT;
 
 /// Reads the current Corefile: its text, and the parsed form. May block on a disk.
 pub(crate) type ReadCorefile = dyn Fn() -> Option<(String, Corefile)> + Send + Sync;

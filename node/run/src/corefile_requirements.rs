@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use node::upstream_discovery::{Discovery, Listed, is_on_our_link};
+use crate::upstream_discovery::{Discovery, Listed, is_on_our_link};
 use plugin::Spec;
 use plugins::bind::BindSpec;
 use plugins::forward::ForwardSpecs;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use node::host_resolver_task::{HostResolverState, HostResolverTask};
+use crate::host_resolver_task::{HostResolverState, HostResolverTask};
 use node::{Clients, ControlCommand, Diagnosis, Leases, ListenGuard, Listener, Rules};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
@@ -26,10 +26,10 @@ use super::iptables::{self, KeptRules};
 use super::lease_state::{AddressLease, LeaseState};
 use super::{AtStop, NodeSettings, foreign_addresses, listeners};
 use crate::self_probe::{DNS_PORT, ProbeFailure};
+use crate::upstream_discovery::Discovery;
 use commands::CommandSlot;
 use configuration::Configuration;
 use listen::Running;
-use node::upstream_discovery::Discovery;
 use node_cache::TemplateRenderer;
 
 /// Handle of the lease thread.

@@ -17,6 +17,7 @@ pub mod exporter;
 mod failover;
 mod finding;
 mod foreign_addresses;
+mod host_resolver_task;
 mod iptables;
 mod lease;
 mod lease_state;
@@ -24,6 +25,7 @@ mod peers;
 mod report;
 pub mod self_probe;
 mod up;
+pub mod upstream_discovery;
 
 use std::net::IpAddr;
 use std::path::PathBuf;

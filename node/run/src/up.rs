@@ -12,8 +12,8 @@ use super::{
     NodeSettings, RuleSet, foreign_addresses, iptables, is_link_local, keep_existing_fallbacks, listeners,
     no_address, peers,
 };
+use crate::upstream_discovery;
 use configuration::Configuration;
-use node::upstream_discovery;
 
 /// The result of `node up`.
 pub struct UpReport {
@@ -164,7 +164,7 @@ fn wants_list(listener: &Listener) -> bool {
 }
 
 fn host_resolver(listeners: &[Listener], settings: &NodeSettings) -> String {
-    let Some(server) = node::host_resolver_task::server(listeners) else { return String::new() };
+    let Some(server) = crate::host_resolver_task::server(listeners) else { return String::new() };
     let not = "host lookups are not sent to this server";
     if let Err(why) = peers::answer(&[server]) {
         // A drop-in of a killed server still sends them.

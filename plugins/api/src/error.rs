@@ -271,7 +271,7 @@ pub enum SetupError {
     EnvironmentFile(#[source] std::io::Error),
     /// An error in that file.
     #[error(transparent)]
-    Environment(#[from] node::VariantError),
+    Environment(#[from] corefile::VariantError),
     /// node-cache's template.
     #[error("{0}")]
     Template(String),

@@ -24,7 +24,7 @@ use admin::{AdminServer, AdminThread};
 use configuration::{Configuration, Shared};
 use listen::{Endpoints, Running, StreamResults};
 use logging::Logger;
-use node::upstream_discovery::Discovery;
+use node_run::upstream_discovery::Discovery;
 use node_run::{LeaseManager, LeaseState, NodeSettings, Readiness, ReloadStatus};
 
 impl Server {

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::host_resolver_task::HostResolverState;
+use crate::upstream_discovery::{self, ListOrigin};
 use configuration::Configuration;
-use node::host_resolver_task::HostResolverState;
-use node::upstream_discovery::{self, ListOrigin};
 use node::{AddressText, ControlCommand, ControlSocket, Diagnosis, Leases, ListenGuard, NftError, Rules};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;

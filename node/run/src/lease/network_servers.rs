@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, PoisonError, Weak};
 
+use crate::upstream_discovery::{self, ListChange, ListOrigin};
 use configuration::Configuration;
 use listen::Running;
-use node::upstream_discovery::{self, ListChange, ListOrigin};
 
 use super::LeaseThread;
 use crate::aks_files;

@@ -9,11 +9,12 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
-use crate::{Diagnosis, HostResolver, HostResolverError, Listener, upstream_discovery};
+use crate::upstream_discovery;
+use node::{Diagnosis, HostResolver, HostResolverError, Listener};
 
 /// The state of the host-resolver setting.
 #[derive(Debug)]
-pub struct HostResolverTask {
+pub(crate) struct HostResolverTask {
     resolver: HostResolver,
     /// The resolv.conf of the node's network.
     upstreams: PathBuf,
@@ -36,7 +37,7 @@ type Put = (Result<Option<PathBuf>, HostResolverError>, Option<Vec<Diagnosis>>);
 
 /// Progress of the setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HostResolverState {
+pub(crate) enum HostResolverState {
     /// Not tried yet.
     NotYet,
     /// Set by this file; `None` for `-host-resolver none`.
@@ -47,7 +48,7 @@ pub enum HostResolverState {
 
 impl HostResolverTask {
     /// Changes nothing yet.
-    pub fn new(resolver: HostResolver, upstreams: PathBuf) -> Self {
+    pub(crate) fn new(resolver: HostResolver, upstreams: PathBuf) -> Self {
         let state = if resolver == HostResolver::None {
             HostResolverState::Put(None)
         } else {
@@ -68,18 +69,18 @@ impl HostResolverTask {
     }
 
     /// The current state.
-    pub fn state(&self) -> &HostResolverState {
+    pub(crate) fn state(&self) -> &HostResolverState {
         &self.state
     }
 
     /// Problems of a setting that works.
-    pub fn problems(&self) -> impl Iterator<Item = &Diagnosis> {
+    pub(crate) fn problems(&self) -> impl Iterator<Item = &Diagnosis> {
         self.left.iter().flatten().chain(&self.lost_original)
     }
 
     /// Starts the setting once the address answers, restores it when the server does not listen
     /// there any more, and collects results. Returns true if nothing is pending.
-    pub async fn goes_on(&mut self, listeners: &[Listener]) -> bool {
+    pub(crate) async fn goes_on(&mut self, listeners: &[Listener]) -> bool {
         if self.putting.as_ref().is_some_and(JoinHandle::is_finished)
             && let Some(putting) = self.putting.take()
         {
@@ -130,7 +131,7 @@ impl HostResolverTask {
     }
 
     /// Restores the host's resolver; returns the errors.
-    pub async fn take_back(&mut self) -> Vec<HostResolverError> {
+    pub(crate) async fn take_back(&mut self) -> Vec<HostResolverError> {
         self.wanted.store(false, Relaxed);
         if let Some(putting) = self.putting.take() {
             let _ = putting.await;
@@ -157,7 +158,7 @@ fn clear(resolver: HostResolver) -> Vec<Diagnosis> {
 
 /// The address for the host's lookups: AKS's node address if it is a listener, else the first
 /// listener.
-pub fn server(listeners: &[Listener]) -> Option<IpAddr> {
+pub(crate) fn server(listeners: &[Listener]) -> Option<IpAddr> {
     let mut addresses = listeners.iter().map(|listener| listener.address);
     let first = addresses.next()?;
     Some(addresses.find(|address| *address == NODE_ADDRESS).unwrap_or(first))

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use files::FileRead;
 
-use crate::{LINK, ListText, Upstreams, Usable, WIRE_SERVER, dhcp_servers, link_of};
+use node::{LINK, ListText, Upstreams, Usable, WIRE_SERVER, dhcp_servers, link_of};
 
 /// Whether an address is this server's.
 pub type IsOurs<'o> = &'o dyn Fn(IpAddr) -> bool;
