@@ -13,8 +13,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Index;
 use crate::index::IndexedObject;
+use kubernetes_api::Selector;
 use kubernetes_api::objects::{Object, SinceEpoch};
-use kubernetes_api::settings::{Access, WatchConfig};
+use kubernetes_api::settings::{Access, PodWatch, WatchConfig};
 
 use codec::{Decoder, Encoder};
 
@@ -103,13 +104,28 @@ impl IndexedObject<'_> {
     }
 }
 
-/// Returns a text for cluster and selection of objects.
+/// Returns a text for cluster and selection of objects. It is stored: fields and their words stay.
 fn identity(access: &Access, wants: &WatchConfig) -> String {
-    format!("{access:?} {wants:?}")
+    let access = match access {
+        Access::InCluster(account) => format!("in-cluster {account:?}"),
+        Access::Endpoint { url, tls } => {
+            let files = tls.as_ref().map(|files| [&files.certificate, &files.key, &files.authority]);
+            format!("endpoint {url:?} tls {files:?}")
+        }
+        Access::Kubeconfig { file, context } => format!("kubeconfig {file:?} {context:?}"),
+    };
+    let WatchConfig { endpoints, pod_names, zones, pods, imports, namespaces, labels, namespace_labels } =
+        wants;
+    let pods = pods.as_ref().map(|PodWatch { node, labels }| (node, labels));
+    let [labels, namespace_labels] = [labels, namespace_labels].map(|one| one.as_ref().map(Selector::as_str));
+    format!(
+        "{access}; endpoints {endpoints}; pod_names {pod_names}; zones {zones}; pods {pods:?}; imports {imports}; \
+         namespaces {namespaces:?}; labels {labels:?}; namespace_labels {namespace_labels:?}"
+    )
 }
 
 /// Magic bytes; the number changes with the format.
-const MAGIC: &[u8] = b"localdns kubernetes 1\n";
+const MAGIC: &[u8] = b"localdns kubernetes 2\n";
 const HASH: usize = 32;
 /// Start of the hashed content.
 const CONTENT: usize = MAGIC.len() + HASH;

@@ -10,7 +10,7 @@ use crate::testing::*;
 use kubernetes_api::objects::{
     Endpoint, ExternalAddress, Kind, ObjectKey, Pod, Port, Protocol, Service, ServiceImport, Slice, Target,
 };
-use kubernetes_api::settings::PodWatch;
+use kubernetes_api::settings::ClientFiles;
 
 fn wants() -> WatchConfig {
     WatchConfig {
@@ -235,5 +235,38 @@ proptest! {
                 empty().writer.restore(snapshot.objects());
             }
         }
+    }
+}
+
+/// It is stored in files: another text refuses the snapshots of every earlier version.
+#[test]
+fn identity_is_a_fixed_text() {
+    let tls = ClientFiles { certificate: "/c".into(), key: "/k".into(), authority: "/a".into() };
+    let pods = PodWatch { node: Some("n1".into()), labels: vec!["app".into()] };
+    let labels = Some(Selector::parse("a=b").unwrap());
+    let some =
+        WatchConfig { pods: Some(pods), namespaces: vec!["ns".into()], labels, ..WatchConfig::default() };
+    for (access, wants, expected) in [
+        (
+            Access::InCluster("/var/run".into()),
+            WatchConfig::default(),
+            "in-cluster \"/var/run\"; endpoints false; pod_names false; zones false; pods None; imports false; \
+             namespaces []; labels None; namespace_labels None",
+        ),
+        (
+            Access::Endpoint { url: "https://a".into(), tls: Some(tls) },
+            some,
+            "endpoint \"https://a\" tls Some([\"/c\", \"/k\", \"/a\"]); endpoints false; pod_names false; zones false; \
+             pods Some((Some(\"n1\"), [\"app\"])); imports false; namespaces [\"ns\"]; labels Some(\"a=b\"); \
+             namespace_labels None",
+        ),
+        (
+            Access::Kubeconfig { file: "/k".into(), context: Some("dev".into()) },
+            WatchConfig::default(),
+            "kubeconfig \"/k\" Some(\"dev\"); endpoints false; pod_names false; zones false; pods None; imports false; \
+             namespaces []; labels None; namespace_labels None",
+        ),
+    ] {
+        assert_eq!(identity(&access, &wants), expected);
     }
 }

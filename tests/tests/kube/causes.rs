@@ -51,7 +51,7 @@ fn an_api_is_followed_again_once_every_kind_of_it_is() {
     let at = at();
     let server = Server::start(&corefile(at, &format!("endpoint {}", api.url())));
     server.wait_for_log("Cannot follow services", PATIENCE);
-    server.wait_for_log("Some of the services", PATIENCE);
+    server.wait_for_log("Some services of the API", PATIENCE);
     assert!(!server.log_text().contains("is followed again"), "{}", server.log_text());
     lists.send(listed(FORM, "EndpointSlice", 2)).expect("it is waited for");
     server.wait_for_log("the Kubernetes API is followed again", PATIENCE);
@@ -85,7 +85,7 @@ fn another_way_to_ask_that_works_is_no_warning() {
 fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
     let directory = tempdir();
     let (snapshot, socket) = (directory.path().join("cluster"), directory.path().join("status.sock"));
-    std::fs::write(&snapshot, "localdns kubernetes 1\n damaged").expect("the test's own");
+    std::fs::write(&snapshot, "localdns kubernetes 2\n damaged").expect("the test's own");
     let is_good = std::sync::Arc::new(AtomicBool::new(false));
     let good = is_good.clone();
     let api = Api::start(move |request| match good.load(Ordering::Acquire) {
