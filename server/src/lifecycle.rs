@@ -355,7 +355,7 @@ impl Server {
                 // or another user's.
                 match self.status_path.is_some() || !self.running.configuration.load().keep.is_empty() {
                     true => logger.warning(None, &why),
-                    false => logger.debug(None, &why),
+                    false => logger.debug(None, || why),
                 }
             }
         }

@@ -85,9 +85,11 @@ impl Logger {
         self.debug.store(on, Ordering::Relaxed);
     }
 
-    /// Prints a line at [`Level::Debug`].
-    pub fn debug(&self, plugin: Option<&str>, message: &str) {
-        self.log(Level::Debug, plugin, message);
+    /// Prints a line at [`Level::Debug`]; it is formatted only if that level is on.
+    pub fn debug(&self, plugin: Option<&str>, message: impl FnOnce() -> String) {
+        if self.debug.load(Ordering::Relaxed) {
+            self.log(Level::Debug, plugin, &message());
+        }
     }
 
     /// Prints a line at [`Level::Info`].

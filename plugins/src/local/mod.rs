@@ -72,8 +72,8 @@ impl Middleware for Local {
         if local == LocalName::Prefixed && effective.counts {
             self.requests.add(context.writer);
             let (rtype, client) = (effective.rtype(), context.client().ip().to_canonical());
-            let line = format!("Intercepting localhost query for \"{name}\" {rtype}, from {client}");
-            self.logger.debug(Some(PLUGIN), &line);
+            let line = || format!("Intercepting localhost query for \"{name}\" {rtype}, from {client}");
+            self.logger.debug(Some(PLUGIN), line);
         }
         let (rcode, record) = self.zones.answer(local, name, effective.rtype());
         let mut response = Message::empty(&effective.query(), rcode);
