@@ -221,6 +221,28 @@ fn every_plugin_has_corefile_rows() {
     assert!(without.is_empty(), "coredns.txt of {without:?} has no rows [corefile]");
 }
 
+/// A section that is emptied by mistake compares nothing.
+#[test]
+fn sections_of_plugins_have_rows() {
+    for (section, plugins) in [
+        (
+            "blocks",
+            "acl any bufsize cache chaos debug errors forward header hosts local loop minimal multisocket \
+             nsid reload rewrite template timeouts",
+        ),
+        ("pages", "any chaos header loadbalance local minimal rewrite"),
+        (
+            "random",
+            "acl any bufsize cache errors forward header hosts loadbalance local log metadata minimal nsid \
+             rewrite root template whoami",
+        ),
+    ] {
+        let with_rows = rows::plugins().iter().filter(|plugin| !plugin.section(section).is_empty());
+        let names: Vec<&str> = with_rows.map(|plugin| plugin.name.as_str()).collect();
+        assert_eq!(names, plugins.split_whitespace().collect::<Vec<_>>(), "[{section}]");
+    }
+}
+
 /// The rows of the table of plugins.
 fn table() -> String {
     let table = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins/src/plugin_cfg.rs");
