@@ -307,7 +307,10 @@ mod tests {
         assert_eq!(path.lost_at(sent, 0), sent + timeout);
         path.replied(sent + 50 * MS, sent + 52 * MS, false);
         path.replied(sent + 80 * MS, sent + 82 * MS, false);
-        assert_eq!(path.lost_at(sent, 0), sent + 2 * MS + timeout);
+        // Each time-out is twice as long as the one before, up to the eightfold.
+        for (copies, times) in [(0, 1), (1, 2), (2, 4), (3, 8), (9, 8)] {
+            assert_eq!(path.lost_at(sent, copies), sent + 2 * MS + times * timeout, "{copies}");
+        }
         assert_eq!(path.lost_at(sent + 90 * MS, 2), sent + 90 * MS + 2 * timeout);
     }
 

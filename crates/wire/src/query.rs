@@ -185,7 +185,7 @@ impl OwnedQuery {
                 version: 0,
                 dnssec_ok,
                 nsid,
-                client_subnet: self.subnet.as_ref().map(|(len, octets)| &octets[..usize::from(*len)]),
+                client_subnet: self.client_subnet(),
                 options: &[],
             }),
             size: usize::from(size),

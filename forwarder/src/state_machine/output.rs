@@ -80,7 +80,8 @@ impl<W> Output<W> {
     /// Sets the waiters to hand out. There are no others, as the driver polls until `None` after
     /// each input.
     pub(super) fn end(&mut self, ended: Ended<W>) {
-        debug_assert!(self.ended.is_none(), "the driver polls until there is nothing more");
+        // Else the waiters of the flight before would never be answered.
+        assert!(self.ended.is_none(), "the driver polls until there is nothing more");
         self.ended = Some(ended);
     }
 

@@ -184,7 +184,7 @@ impl Connection {
                             Command::GiveUp(id) => self.give_up(|request| request.id == id),
                         }
                     }
-                    if self.has_only_given_up() {
+                    if self.has_only_given_up(now) {
                         return End::Unused;
                     }
                     let next = self.next_wake();
@@ -293,9 +293,12 @@ impl Connection {
         }
     }
 
-    /// Whether replies would serve at most the cache: not worth a connection.
-    fn has_only_given_up(&self) -> bool {
-        !self.pending.is_empty() && self.pending.values().all(|pending| pending.request.place.is_none())
+    /// Whether replies would serve at most the cache: not worth a connection. A copy has no place,
+    /// as its original has one, and its client may still wait.
+    fn has_only_given_up(&self, now: Instant) -> bool {
+        let is_wanted =
+            |request: &Request| request.place.is_some() || (request.is_copy && request.give_up_at > now);
+        !self.pending.is_empty() && !self.pending.values().any(|pending| is_wanted(&pending.request))
     }
 
     /// When [`Self::is_done`] must be called next.
@@ -334,7 +337,7 @@ impl Connection {
             return now >= self.idle_since + idle;
         }
         self.give_up(|request| request.give_up_at <= now);
-        if self.has_only_given_up() {
+        if self.has_only_given_up(now) {
             return true;
         }
         self.forget_late(now);
