@@ -45,7 +45,6 @@ mod tests {
     use super::*;
 
     /// In the links' order.
-
     #[test]
     fn only_leases_with_our_drop_in() {
         let state = tempfile::tempdir().expect("a directory");

@@ -200,7 +200,6 @@ mod tests {
     }
 
     /// Addresses of other networks must be listed.
-
     #[test]
     fn loopback_network_is_local() {
         let rows = [

@@ -186,7 +186,6 @@ mod tests {
     }
 
     /// No word of the text is trusted.
-
     #[test]
     fn list_round_trip() {
         let list = Usable::of_list("10.0.0.4 fd00::4\n", &ours).servers;
@@ -201,7 +200,6 @@ mod tests {
     }
 
     /// And stay within the limit.
-
     #[test]
     fn merged_lists_have_no_duplicates() {
         let list = |text: &str| Usable::of_list(text, &ours);

@@ -111,7 +111,6 @@ mod tests {
     use super::*;
 
     /// A program that is missing, fails or hangs.
-
     #[test]
     fn errors_name_the_program() {
         let sh = OsStr::new("sh");

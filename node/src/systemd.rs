@@ -160,7 +160,6 @@ mod tests {
     }
 
     /// Only the process that the manager started, or its successor, sends messages.
-
     #[test]
     fn only_main_process_notifies() {
         const PID: u32 = 700;

@@ -173,7 +173,6 @@ mod tests {
     }
 
     /// Malformed messages do not panic.
-
     #[test]
     fn listing_selects_our_addresses() {
         let ours: [IpAddr; 2] = ["169.254.10.10".parse().unwrap(), "fd10::11".parse().unwrap()];

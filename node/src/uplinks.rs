@@ -168,7 +168,6 @@ mod tests {
     use super::*;
 
     /// Bridges count as shared.
-
     #[test]
     fn uplinks_by_hardware_and_default_route() {
         let other = |kind: &str| Some(InfoKind::Other(kind.to_owned()));

@@ -77,7 +77,7 @@ const SECTIONS: &[(&str, &[(&str, &str)])] = &[
         &[
             (
                 "SIGTERM, SIGINT",
-                "/ready ends, lameduck goes by in full service, queries in flight are answered for up to 5 s.",
+                "/ready fails, the server serves for the time of lameduck, then answers queries in flight for up to 5 s.",
             ),
             ("SIGINT after one of these, SIGQUIT", "The process ends at once."),
             ("SIGHUP, SIGUSR1", "The Corefile is read again, and served if it can be."),
@@ -86,11 +86,11 @@ const SECTIONS: &[(&str, &[(&str, &str)])] = &[
     (
         "EXIT STATUS",
         &[
-            ("0", "It was told to stop, or has done what it was asked for."),
+            ("0", "It was stopped, or the command succeeded."),
             (
                 "1",
-                "The command line, the Corefile or an address cannot be used, or the server cannot go on. One error on standard \
-                 error says what is wrong and what mends it.",
+                "The command line, the Corefile or an address cannot be used, or the server cannot continue. One error on standard \
+                 error has the problem and the remedy.",
             ),
             ("2", "A second SIGINT."),
         ],
@@ -101,7 +101,7 @@ const SECTIONS: &[(&str, &[(&str, &str)])] = &[
             ("/etc/localdns/Corefile", "What the units serve."),
             ("/etc/localdns/hosts", "Critical names, with the addresses that were last good."),
             ("/etc/localdns/environment", "LOCALDNS_CRITICAL_FQDNS and other variables of the units."),
-            ("/run/localdns.sock", "Where status is told."),
+            ("/run/localdns.sock", "Unix socket of the status."),
             (
                 "/usr/share/doc/localdns",
                 "A page for each directive, metrics, limits, and what differs from CoreDNS.",

@@ -134,7 +134,6 @@ mod tests {
     use super::*;
 
     /// Of `reload`'s and of `-reloadwithsignal`'s.
-
     #[test]
     fn more_frequent_check_wins() {
         let of = |seconds| {

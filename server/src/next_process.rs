@@ -204,7 +204,6 @@ mod tests {
     use super::*;
 
     /// The sockets are read here again before.
-
     #[test]
     fn hanging_successor_is_ended() {
         let (giver, theirs) = handover::pair().expect("two ends");

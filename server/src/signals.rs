@@ -254,7 +254,6 @@ mod tests {
     use super::*;
 
     /// And not while memory is freed.
-
     #[test]
     fn stop_is_short_before_serving() {
         let life = ProcessControl::new(CapturedLog::logger(Format::Text).0, None);

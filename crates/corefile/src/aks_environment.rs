@@ -73,7 +73,6 @@ mod tests {
     const WANTED: &str = "SHOULD_ENABLE_HOSTS_PLUGIN=true\n";
 
     /// With hosts, then the base, then the legacy one.
-
     #[test]
     fn variant_order() {
         let all = [LEGACY, BASE, HOSTS, WANTED].concat();

@@ -161,7 +161,7 @@ impl<E: fmt::Display + Kind> fmt::Display for Located<E> {
             )?;
         }
         if let Some(written) = self.at.written().filter(|_| !self.at.is_imported()) {
-            write!(f, "; what stands there is written {written:?}, and values of variables are not shown")?;
+            write!(f, "; the Corefile has {written:?} here, and values of variables are not shown")?;
         }
         let source = self.at.source().filter(|source| !source.imported);
         let line = source.and_then(|source| source.line(self.at.line));
@@ -251,7 +251,7 @@ mod tests {
         let at = place(source(), 1, 5).replaced(Some("{$A}".to_owned()), None);
         assert_eq!(
             Located::new(&at, "hunter2").to_string(),
-            "Corefile:1:5: odd; what stands there is written \"{$A}\", and values of variables are not shown\n  1 | log {$A} x\n    |     ^"
+            "Corefile:1:5: odd; the Corefile has \"{$A}\" here, and values of variables are not shown\n  1 | log {$A} x\n    |     ^"
         );
         let mut beside = place(source(), 1, 10);
         beside.beside_a_value(&mut None);

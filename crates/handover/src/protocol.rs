@@ -232,7 +232,7 @@ impl SuccessorEnd {
         match self.exchange(READY, YOURS) {
             // This process may have been stopped in between.
             Ok(true) if !self.is_taken_back() => Ok(()),
-            Ok(_) => Err(io::Error::other("it goes on itself")),
+            Ok(_) => Err(io::Error::other("it continues itself")),
             // The predecessor has ended, and reads none of them.
             Err(error) if is_gone(&error) => Ok(()),
             Err(error) => Err(error),

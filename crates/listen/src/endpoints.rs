@@ -306,7 +306,8 @@ impl Endpoints {
                     let scope_id = scope_id(address);
                     self.added.insert(*endpoint, AddedAddress { scope_id, told: false });
                 } else {
-                    let text = format!("no interface has {} any more: nobody is served there", address.ip());
+                    let text =
+                        format!("no interface has {} any more: queries to it are not answered", address.ip());
                     running.logger.warning(None, &text);
                 }
             }

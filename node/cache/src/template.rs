@@ -79,7 +79,6 @@ mod tests {
     }
 
     /// Line numbers stay the same.
-
     #[test]
     fn fills_all_variables() {
         let filled = fill(BASE, &template(), &KubeDns::default()).expect("filled");

@@ -262,7 +262,6 @@ mod tests {
     }
 
     /// The error names it.
-
     #[test]
     fn invalid_word_refuses_the_list() {
         let label = "a".repeat(64);
@@ -300,7 +299,6 @@ mod tests {
     }
 
     /// An invalid one keeps the list.
-
     #[test]
     fn changed_file_is_read_again() {
         let home = tempfile::tempdir().unwrap();

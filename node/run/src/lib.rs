@@ -333,7 +333,6 @@ mod tests {
     use super::*;
 
     /// Behind service addresses, and as node-cache's fallback.
-
     #[test]
     fn cluster_dns_answers_in_our_place() {
         for (ip, fallback, is_clusters) in [

@@ -397,7 +397,6 @@ mod tests {
     }
 
     /// A name with a line feed adds a line to /proc/net/unix.
-
     #[test]
     fn forged_socket_name_is_no_server() {
         // The kernel prints the name without escapes.

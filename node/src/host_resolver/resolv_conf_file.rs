@@ -327,7 +327,6 @@ mod tests {
     }
 
     /// The file names only this server, and another program changed it.
-
     #[test]
     fn changed_file_keeps_the_original() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -280,7 +280,7 @@ impl IndexObserver for Teller {
             return;
         }
         let meanwhile = match self.shared.index.unsynced().is_empty() {
-            true => "answers stay as they are until it is heard again",
+            true => "answers do not change until the API answers again",
             false => "names that depend on it are SERVFAIL until then",
         };
         self.logger.warning(
@@ -293,7 +293,7 @@ impl IndexObserver for Teller {
         self.shared.metrics.unreadable(kind);
         if self.shared.told().unreadable.insert(kind) {
             let line = format!(
-                "Some of the {kind} that the API tells make no sense, and are left out; the first is {what}. Mend it or delete it: \
+                "Some {kind} of the API are invalid and left out; the first is {what}. Correct it or delete it: \
                  `kubectl get {kind} -A -o yaml` shows it"
             );
             self.logger.warning(Some("kubernetes"), &line);

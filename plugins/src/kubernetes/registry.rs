@@ -144,17 +144,15 @@ const OBJECTS: Metric =
 /// Gauge {cluster, kind}.
 const FOLLOWED: Metric = Metric {
     name: "localdns_kubernetes_followed",
-    help: "1 while changes of these objects are heard from the API, 0 while they are not.",
+    help: "1 while changes of these objects arrive from the API, 0 while they do not.",
 };
 /// Gauge {cluster}.
-const EVENT_AGE: Metric = Metric {
-    name: "localdns_kubernetes_event_age_seconds",
-    help: "Time since an object was last heard of from the API.",
-};
+const EVENT_AGE: Metric =
+    Metric { name: "localdns_kubernetes_event_age_seconds", help: "Time since the API last sent an object." };
 /// Gauge {cluster}.
 const SNAPSHOT_AGE: Metric = Metric {
     name: "localdns_kubernetes_snapshot_age_seconds",
-    help: "Age of the snapshot that answers are made of, until the API is heard.",
+    help: "Age of the snapshot that answers are from, until the lists of the API are complete.",
 };
 /// Counter {cluster, result}.
 const SNAPSHOTS: Metric = Metric {

@@ -64,7 +64,7 @@ fn read_rule(directive: &Directive, written: ParseContext<'_>) -> Result<Rule> {
         }
     }
     if !rule.to_all && rule.to.is_empty() {
-        let rule = "say by `to` who may be sent the zones: addresses, or `*`";
+        let rule = "name the permitted clients with `to`: addresses, or `*`";
         return Err(Located::new(&directive.name.at, SetupError::Order { plugin: PLUGIN, rule }));
     }
     Ok(rule)
@@ -128,10 +128,10 @@ mod tests {
         let second = Rule { zones: vec![Name::ROOT], to_all: true, to: vec![ip("192.0.2.3")] };
         assert_eq!(said(lines), Some(TransferSpec { rules: vec![first, second] }));
         refused(&[
-            ("transfer", "2:1: plugin/transfer: say by `to` who may be sent the zones: addresses, or `*`"),
+            ("transfer", "2:1: plugin/transfer: name the permitted clients with `to`: addresses, or `*`"),
             (
                 "transfer a {\nsource 192.0.2.1\n}",
-                "2:1: plugin/transfer: say by `to` who may be sent the zones: addresses, or `*`",
+                "2:1: plugin/transfer: name the permitted clients with `to`: addresses, or `*`",
             ),
             ("transfer {\nto\n}", "3:1: plugin/transfer: `to` needs `*`, IP or IP:PORT"),
             (

@@ -152,7 +152,7 @@ pub(super) fn settings(command: Command) -> Command {
         .arg(
             Arg::new("host-resolver")
                 .long("host-resolver")
-                .value_name("WHO")
+                .value_name("METHOD")
                 .default_value("networkd")
                 .value_parser(PossibleValuesParser::new(HOST_RESOLVERS))
                 .help("What sends the host's own lookups to this server: networkd, resolved, resolv.conf, or none"),

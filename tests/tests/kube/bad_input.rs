@@ -235,17 +235,17 @@ fn the_first_object_that_makes_no_sense_is_named_with_what_is_wrong_and_others_a
     });
     let at = at();
     let server = Server::start(&corefile(at, &format!("endpoint {}", api.url())));
-    let line = server.wait_for_log("make no sense", PATIENCE);
+    let line = server.wait_for_log("are invalid and left out", PATIENCE);
     assert_contains!(
         line,
-        "Some of the services that the API tells make no sense, and are left out; the first is t1/od?[31md: invalid type: string \"none\""
+        "Some services of the API are invalid and left out; the first is t1/od?[31md: invalid type: string \"none\""
     );
-    assert_contains!(line, "Mend it or delete it: `kubectl get services -A -o yaml` shows it");
+    assert_contains!(line, "Correct it or delete it: `kubectl get services -A -o yaml` shows it");
     eventually("what is known of others", PATIENCE, || {
         (ask(at, "web.t1.svc.cluster.local", "A").short() == ["10.96.0.2"]).then_some(())
     });
     assert_eq!(ask(at, "second.t1.svc.cluster.local", "A").status(), "NXDOMAIN");
-    assert_eq!(server.log_text().matches("make no sense").count(), 1, "{}", server.log_text());
+    assert_eq!(server.log_text().matches("are invalid and left out").count(), 1, "{}", server.log_text());
 }
 
 #[test]

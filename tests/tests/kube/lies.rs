@@ -108,10 +108,10 @@ fn an_api_that_lies_is_answered_from_as_far_as_it_makes_sense() {
         upstream.word(),
         ip = at.ip(),
     ));
-    let line = server.wait_for_log("Some of the services that the API tells make no sense", PATIENCE);
+    let line = server.wait_for_log("Some services of the API are invalid", PATIENCE);
     assert_contains!(
         line,
-        "and are left out; the first is t1/: no name or no namespace. Mend it or delete it: `kubectl get services -A -o yaml`"
+        "and left out; the first is t1/: no name or no namespace. Correct it or delete it: `kubectl get services -A -o yaml`"
     );
     let honest = || assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]);
     let mut sane = names();

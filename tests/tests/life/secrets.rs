@@ -100,11 +100,11 @@ fn an_error_shows_a_variable_as_it_is_written() {
     for (lines, shown) in [
         (
             "whoami {$TOKEN}",
-            "Corefile:2:8: plugin/whoami: unexpected argument; expected is no argument; what stands there is written \"{$TOKEN}\", and values of variables are not shown\n  2 | whoami {$TOKEN}\n    |        ^\n",
+            "Corefile:2:8: plugin/whoami: unexpected argument; expected is no argument; the Corefile has \"{$TOKEN}\" here, and values of variables are not shown\n  2 | whoami {$TOKEN}\n    |        ^\n",
         ),
         (
             "{$TOKEN}",
-            "Corefile:2:1: unknown directive; `localdns -plugins` lists those that are served; what stands there is written \"{$TOKEN}\", and values of variables are not shown\n  2 | {$TOKEN}\n    | ^\n",
+            "Corefile:2:1: unknown directive; `localdns -plugins` lists those that are served; the Corefile has \"{$TOKEN}\" here, and values of variables are not shown\n  2 | {$TOKEN}\n    | ^\n",
         ),
         // The default in the Corefile itself is no secret.
         ("whoami {$UNSET:abc}", "Corefile:2:8: plugin/whoami: unexpected argument \"abc\"; "),

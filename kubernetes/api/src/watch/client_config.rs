@@ -93,7 +93,7 @@ impl Api {
         let (authority, prefix) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
         let invalid = || access_error(&printable_url(url), "expected HOST or HOST:PORT");
         let parsed: hyper::http::uri::Authority = authority.parse().map_err(|_| invalid())?;
-        let possible = prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+        let possible = prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#@".contains(&byte));
         let odd_port = parsed.port_u16().is_none() && authority.len() > parsed.host().len();
         if parsed.host().is_empty() || authority.contains('@') || odd_port || !possible {
             return Err(invalid());

@@ -235,7 +235,6 @@ mod tests {
     use super::*;
 
     /// In total, and for each process.
-
     #[test]
     fn limits_queued_commands() {
         let places = CommandSlots::default();

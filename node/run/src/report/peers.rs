@@ -138,7 +138,6 @@ mod tests {
     use super::*;
 
     /// Without leases, each must have answered its last probe.
-
     #[test]
     fn addresses_are_held_or_answered() {
         let server = |has_leases: bool, address: Value| {
