@@ -93,6 +93,8 @@ struct Pending {
     serial: u64,
     /// Whether another query was unanswered when it was sent.
     is_behind: bool,
+    /// Whether a client waits for it, or for the query that it is a copy of.
+    is_wanted: bool,
 }
 
 /// Why a connection ended.
@@ -184,7 +186,7 @@ impl Connection {
                             Command::GiveUp(id) => self.give_up(|request| request.id == id),
                         }
                     }
-                    if self.has_only_given_up(now) {
+                    if self.has_only_given_up() {
                         return End::Unused;
                     }
                     let next = self.next_wake();
@@ -228,7 +230,8 @@ impl Connection {
             self.last_read = now;
         }
         self.serial += 1;
-        self.pending.insert(id, Pending { request, sent: now, serial: self.serial, is_behind });
+        let serial = self.serial;
+        self.pending.insert(id, Pending { request, sent: now, serial, is_behind, is_wanted: true });
     }
 
     /// Delivers each complete message that was read.
@@ -290,15 +293,13 @@ impl Connection {
     fn give_up(&mut self, is_over: impl Fn(&Request) -> bool) {
         for pending in self.pending.values_mut().filter(|pending| is_over(&pending.request)) {
             pending.request.place = None;
+            pending.is_wanted = false;
         }
     }
 
-    /// Whether replies would serve at most the cache: not worth a connection. A copy has no place,
-    /// as its original has one, and its client may still wait.
-    fn has_only_given_up(&self, now: Instant) -> bool {
-        let is_wanted =
-            |request: &Request| request.place.is_some() || (request.is_copy && request.give_up_at > now);
-        !self.pending.is_empty() && !self.pending.values().any(|pending| is_wanted(&pending.request))
+    /// Whether replies would serve at most the cache: not worth a connection.
+    fn has_only_given_up(&self) -> bool {
+        !self.pending.is_empty() && !self.pending.values().any(|pending| pending.is_wanted)
     }
 
     /// When [`Self::is_done`] must be called next.
@@ -310,7 +311,7 @@ impl Connection {
             let idle = if self.retired { LINGER } else { limits.expire.min(FAR) };
             return wake.min(self.idle_since + idle);
         }
-        let due = self.pending.values().map(|pending| pending.request.next_due()).min();
+        let due = self.pending.values().map(Pending::next_due).min();
         let wake = due.map_or(wake, |due| wake.min(due));
         self.stuck_at().map_or(wake, |stuck| wake.min(stuck))
     }
@@ -337,7 +338,7 @@ impl Connection {
             return now >= self.idle_since + idle;
         }
         self.give_up(|request| request.give_up_at <= now);
-        if self.has_only_given_up(now) {
+        if self.has_only_given_up() {
             return true;
         }
         self.forget_late(now);
@@ -410,10 +411,11 @@ async fn write_or_flush(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) ->
     }
 }
 
-impl Request {
+impl Pending {
     /// When its next deadline is.
     fn next_due(&self) -> Instant {
-        if self.place.is_some() { self.give_up_at.min(self.deadline) } else { self.deadline }
+        let Request { give_up_at, deadline, .. } = self.request;
+        if self.is_wanted { give_up_at.min(deadline) } else { deadline }
     }
 }
 
