@@ -163,7 +163,10 @@ fn head(tokens: &mut std::slice::Iter<'_, Token<'_>>) -> Result<(Class, Option<u
     for token in tokens {
         let unknown = || Error::Head(token.shown());
         let word = token.word().ok_or_else(unknown)?;
-        let is_ttl = word.starts_with(|first: char| first.is_ascii_digit());
+        // A word of units alone is a TTL (`h`), unless it is a type or a class (`MD`, `HS`).
+        let is_named = word.parse::<Class>().is_ok() || word.parse::<RType>().is_ok();
+        let is_ttl =
+            word.starts_with(|first: char| first.is_ascii_digit()) || !is_named && token.seconds().is_some();
         match (is_ttl, word.parse()) {
             (true, _) if ttl.is_none() => ttl = Some(token.seconds().ok_or_else(unknown)?),
             // ANY is first parsed as a class, then as a type.

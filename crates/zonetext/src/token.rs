@@ -137,14 +137,13 @@ impl<'t> Token<'t> {
     }
 
     /// Seconds: a number, or numbers with units (`1h30m`): weeks, days, hours, minutes and seconds,
-    /// as in BIND and CoreDNS.
+    /// as in BIND and CoreDNS. A unit without a number counts 0 (`h`), as in CoreDNS.
     pub fn seconds(&self) -> Option<u32> {
-        let (mut sum, mut number) = (0_u64, None::<u64>);
+        let (mut sum, mut number) = (0_u64, 0_u64);
         for byte in self.word().filter(|word| !word.is_empty())?.bytes() {
             let unit = match byte.to_ascii_lowercase() {
                 digit @ b'0'..=b'9' => {
-                    let tens = number.unwrap_or(0).checked_mul(10)?;
-                    number = Some(tens.checked_add(u64::from(digit - b'0'))?);
+                    number = number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
                     continue;
                 }
                 b's' => 1,
@@ -154,9 +153,9 @@ impl<'t> Token<'t> {
                 b'w' => 7 * 24 * 60 * 60,
                 _ => return None,
             };
-            sum = sum.checked_add(number.take()?.checked_mul(unit)?)?;
+            sum = sum.checked_add(std::mem::take(&mut number).checked_mul(unit)?)?;
         }
-        u32::try_from(sum.checked_add(number.unwrap_or(0))?).ok()
+        u32::try_from(sum.checked_add(number)?).ok()
     }
 
     /// Its bytes with escapes resolved; `None` for an invalid escape.
@@ -212,7 +211,9 @@ impl<'t> Token<'t> {
     }
 }
 
-/// The bytes of a text, each with whether it was escaped; `None` for an invalid escape.
+/// The bytes of a text, each with whether it was escaped; `None` for a backslash at the end.
+///
+/// Three digits after a backslash are a byte modulo 256, fewer are no number, both as in CoreDNS.
 struct Unescaped<'t>(&'t [u8]);
 
 impl Iterator for Unescaped<'_> {
@@ -223,9 +224,9 @@ impl Iterator for Unescaped<'_> {
             [] => return None,
             [b'\\', a @ b'0'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', ref rest @ ..] => {
                 let number = [a, b, c].iter().fold(0_u16, |sum, digit| sum * 10 + u16::from(digit - b'0'));
-                (u8::try_from(number).ok().map(|byte| (byte, true)), rest)
+                (Some((number as u8, true)), rest)
             }
-            [b'\\', b'0'..=b'9', ..] | [b'\\'] => (None, &[][..]),
+            [b'\\'] => (None, &[][..]),
             [b'\\', byte, ref rest @ ..] => (Some((byte, true)), rest),
             [byte, ref rest @ ..] => (Some((byte, false)), rest),
         };
