@@ -8,6 +8,7 @@
 
 mod atomic_write;
 mod file_version;
+mod own_state;
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
@@ -22,6 +23,7 @@ use rustix::fs::OFlags;
 
 pub use atomic_write::{MAX_REPLACED_BYTES, TempFile, WriteError, WriteStep, atomic_write, resolve_target};
 pub use file_version::{Change, FileVersion, read_if_changed, read_version};
+pub use own_state::read_own_state;
 
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +34,16 @@ pub enum ReadError {
     /// The path does not lead to a regular file.
     #[error("expected a file, found {0}")]
     NotAFile(&'static str),
+    /// Other users than this process's and root can change the file.
+    #[error(
+        "expected a file that this process's user and root alone can write, found owner {uid} and mode {mode:04o}; set owner and mode, or remove it"
+    )]
+    Foreign {
+        /// The user id of its owner.
+        uid: u32,
+        /// Its permissions.
+        mode: u32,
+    },
     /// The file exceeds the limit, in bytes.
     #[error("expected at most {0} bytes")]
     TooLarge(u64),
@@ -48,6 +60,7 @@ impl From<ReadError> for io::Error {
         let kind = match &error {
             ReadError::Io(_) => io::ErrorKind::Other,
             ReadError::NotAFile(_) => io::ErrorKind::InvalidInput,
+            ReadError::Foreign { .. } => io::ErrorKind::PermissionDenied,
             ReadError::TooLarge(_) => io::ErrorKind::FileTooLarge,
             ReadError::TimedOut(_) | ReadError::Stuck => io::ErrorKind::TimedOut,
         };
@@ -81,6 +94,10 @@ pub fn open(path: &Path) -> Result<(File, Metadata), ReadError> {
 /// Those of [`open`], and [`ReadError::TooLarge`].
 pub fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, ReadError> {
     let (file, metadata) = open(path)?;
+    content(file, &metadata, max_bytes)
+}
+
+fn content(file: File, metadata: &Metadata, max_bytes: u64) -> Result<Vec<u8>, ReadError> {
     if metadata.len() > max_bytes {
         return Err(ReadError::TooLarge(max_bytes));
     }

@@ -81,11 +81,11 @@ impl Kept {
         spec == Some(&self.spec)
     }
 
-    /// Loads the objects of the file into the index. On failure it logs the reason, and the index
-    /// is empty.
+    /// Loads the objects of the file into the index, unless other users can change the file. On
+    /// failure it logs the reason, and the index is empty.
     pub(super) fn restore(&self, of: &Followed, writer: &mut IndexWriter, at: Instant, logger: &Logger) {
         let file = self.spec.file.display();
-        match self.load_snapshot(of, writer, at) {
+        match self.load(of, writer, at, files::read_own_state) {
             Ok(None) => {}
             Ok(Some(age)) => {
                 let line = format!(
@@ -102,7 +102,8 @@ impl Kept {
         }
     }
 
-    /// Loads the file into the index, if it exists, and returns its age.
+    /// Loads the file into the index for `explain`, if it exists, and returns its age. Its owner is
+    /// the server's user, who may be another than this process's.
     ///
     /// # Errors
     /// Why it cannot be used; the index is empty then.
@@ -112,7 +113,17 @@ impl Kept {
         writer: &mut IndexWriter,
         at: Instant,
     ) -> Result<Option<Duration>, String> {
-        let age = self.read(of, writer)?;
+        self.load(of, writer, at, files::read_with_timeout)
+    }
+
+    fn load(
+        &self,
+        of: &Followed,
+        writer: &mut IndexWriter,
+        at: Instant,
+        read: fn(&Path, u64) -> Result<Vec<u8>, ReadError>,
+    ) -> Result<Option<Duration>, String> {
+        let age = self.read(of, writer, read)?;
         if let Some(age) = age {
             let mut state = self.state();
             state.restored = of.wants.kinds().collect();
@@ -121,8 +132,13 @@ impl Kept {
         Ok(age)
     }
 
-    fn read(&self, of: &Followed, writer: &mut IndexWriter) -> Result<Option<Duration>, String> {
-        let octets = match files::read_with_timeout(&self.spec.file, MAX_BYTES as u64) {
+    fn read(
+        &self,
+        of: &Followed,
+        writer: &mut IndexWriter,
+        read: fn(&Path, u64) -> Result<Vec<u8>, ReadError>,
+    ) -> Result<Option<Duration>, String> {
+        let octets = match read(&self.spec.file, MAX_BYTES as u64) {
             Ok(octets) => octets,
             Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.to_string()),

@@ -1,14 +1,14 @@
 //! `snapshot`: after a restart without an API the server answers from its last state.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
 use tests::kube::Cluster as RealCluster;
-use tests::{Ask, Metrics, Server, ask, eventually, fresh_ip, isolated, now, tempdir};
+use tests::{Ask, Metrics, Server, ask, assert_contains, eventually, fresh_ip, isolated, now, tempdir};
 
 use tests::kube::{SERVICES, SLICES, ScriptedCluster};
 
@@ -163,6 +163,30 @@ fn a_snapshot_that_cannot_be_used_is_told_and_replaced_and_nothing_of_it_is_answ
         until(at, "web.t1.svc.cluster.local", &["10.96.0.100"]);
         another(&file, &[&octets]);
     }
+    // A file that other users can change; an ordinary user cannot give a file away.
+    let me = fs::metadata(&file).unwrap().uid();
+    for (mode, owner) in [(0o666, me), (0o664, me), (0o644, if me == 0 { 65_534 } else { me })] {
+        if (mode, owner) == (0o644, me) {
+            continue;
+        }
+        cluster.goes_away();
+        fs::write(&file, &good).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        std::os::unix::fs::chown(&file, Some(owner), None).unwrap();
+        let server = Server::start(&text);
+        let line = server.wait_for_log("Cannot use the snapshot", PATIENCE);
+        assert_contains!(line, format!("found owner {owner} and mode 0{mode:o}; set owner and mode, or remove it"));
+        let reply = Ask::new("web.t1.svc.cluster.local", "A").of(at);
+        assert_eq!(reply.status(), "SERVFAIL", "{mode:o} {owner}");
+        // What replaces it is the server's own.
+        cluster.comes_back();
+        until(at, "web.t1.svc.cluster.local", &["10.96.0.100"]);
+        eventually("a snapshot", PATIENCE, || {
+            let found = fs::metadata(&file).ok()?;
+            ((found.uid(), found.mode() & 0o777) == (me, 0o644)).then_some(())
+        });
+    }
+    // The same file with other properties, and with another cluster.
     // The same file with other properties, and with another cluster.
     for (from, to) in [
         ("pods insecure", "pods verified"),
