@@ -1,9 +1,9 @@
 //! Turns `tls` and `tls_servername` into settings for connections. ring is the one provider.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use files::ShownPath;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tls::{ServerVerifier, TlsError, native_root_store, pem};
@@ -12,9 +12,9 @@ use tls::{ServerVerifier, TlsError, native_root_store, pem};
 #[derive(Clone, Debug, Default)]
 pub struct UpstreamTlsSpec {
     /// The client certificate and its key, for upstreams that require one.
-    pub client: Option<(PathBuf, PathBuf)>,
+    pub client: Option<(ShownPath, ShownPath)>,
     /// The file of root certificates; `None`: the system's.
-    pub authority: Option<PathBuf>,
+    pub authority: Option<ShownPath>,
     /// The name that certificates must have and that is sent as SNI; `None`: they must have the
     /// upstream's address.
     pub server_name: Option<String>,

@@ -95,7 +95,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::hosts::HostsSpec;
     use plugin::spec::PluginSpec;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     /// The meaning of a Corefile, or the first line of its error.
     pub(crate) fn spec(text: &str) -> std::result::Result<Spec, String> {
@@ -223,7 +223,7 @@ pub(crate) mod tests {
         for (line, file) in
             [("hosts h", "h"), ("hosts h\nroot /srv", "/srv/h"), ("root /srv\nhosts /etc/h", "/etc/h")]
         {
-            assert_eq!(said::<HostsSpec>(line).unwrap().file, PathBuf::from(file), "{line}");
+            assert_eq!(said::<HostsSpec>(line).unwrap().file, file.into(), "{line}");
         }
     }
 

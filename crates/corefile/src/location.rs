@@ -147,7 +147,7 @@ impl<E: fmt::Display + Kind> fmt::Display for Located<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = match self.at.is_private() || self.at.is_imported() {
             true => self.error.kind(),
-            false => self.error.to_string(),
+            false => without_user_info(&self.error.to_string()),
         };
         // An error about the file itself names it already.
         match self.at.line == 0 && error.starts_with(&format!("cannot read {}: ", self.at.file)) {
@@ -166,7 +166,7 @@ impl<E: fmt::Display + Kind> fmt::Display for Located<E> {
         let source = self.at.source().filter(|source| !source.imported);
         let line = source.and_then(|source| source.line(self.at.line));
         let (Some(line), false) = (line, f.alternate()) else { return Ok(()) };
-        let excerpt = Excerpt::around(line, self.at.column);
+        let excerpt = Excerpt::around(&without_user_info(line), self.at.column);
         let number = self.at.line.to_string();
         write!(f, "\n  {number} | {}", excerpt.text)?;
         write!(f, "\n  {:width$} | {}^", "", excerpt.indent, width = number.len())
@@ -178,6 +178,23 @@ impl<E: Error + Kind> Error for Located<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.error.source()
     }
+}
+
+/// The text with asterisks in place of the user information of URLs (`https://USER:PASSWORD@HOST`),
+/// which is a secret. It ends at the last `@` of a word, since a password may have one.
+fn without_user_info(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, url)) = rest.split_once("://") {
+        let word = url.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(url.len());
+        let secret = url[..word].rfind('@').unwrap_or(0);
+        out.push_str(before);
+        out.push_str("://");
+        out.extend(url[..secret].chars().map(|_| '*'));
+        rest = &url[secret..];
+    }
+    out.push_str(rest);
+    out
 }
 
 /// The printed part of a line, and the text before the caret under it.
@@ -262,6 +279,24 @@ mod tests {
         assert_eq!(
             (format!("{own:#}"), own.without_words()),
             ("Corefile:1:1: hunter2".into(), "Corefile:1:1: odd".into())
+        );
+    }
+
+    #[test]
+    fn user_info_of_urls_is_not_shown() {
+        for (text, shown) in [
+            ("endpoint https://u:p@192.0.2.1:6443 x", "endpoint https://***@192.0.2.1:6443 x"),
+            ("\"https://u:p@d@h\" is no x@y", "\"https://*****@h\" is no x@y"),
+            ("https://h http://\u{fc}:p@h", "https://h http://***@h"),
+            ("a://b://u@h ://@ @", "a://*****@h ://@ @"),
+            ("forward . tls://192.0.2.1 mail@example.org", "forward . tls://192.0.2.1 mail@example.org"),
+        ] {
+            assert_eq!(without_user_info(text), shown);
+        }
+        let source = SourceText::new("Corefile", b"a https://u:p@h x", Path::new(""));
+        assert_eq!(
+            Located::new(&place(source, 1, 17), "no https://u:p@h").to_string(),
+            "Corefile:1:17: no https://***@h\n  1 | a https://***@h x\n    |                 ^"
         );
     }
 

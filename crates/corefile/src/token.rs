@@ -21,6 +21,11 @@ impl Word {
     pub fn shown(&self) -> &str {
         self.at.written().unwrap_or(&self.text)
     }
+
+    /// Whether it has the value of an environment variable.
+    pub fn is_private(&self) -> bool {
+        self.at.written().is_some()
+    }
 }
 
 impl fmt::Display for Word {

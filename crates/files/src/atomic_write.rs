@@ -20,7 +20,7 @@ use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use super::open;
+use super::{ShownPath, open};
 
 /// Replaces the content of the file at `path` with `bytes`, mode 0644, if it holds `expected` or
 /// does not exist; without `expected` unconditionally.
@@ -106,6 +106,24 @@ pub enum WriteStep {
     Replace,
     /// Sync the directory to the disk.
     SyncDirectory,
+}
+
+impl WriteError {
+    /// The error with the text of `file` for messages in its path's place, where the two differ.
+    #[must_use]
+    pub fn shown_as(mut self, file: &ShownPath) -> Self {
+        if let Some(shown) = file.hidden_by() {
+            let (Self::NotAFile(path)
+            | Self::Busy(path)
+            | Self::Changed(path)
+            | Self::Changing(path)
+            | Self::TooLarge(path)
+            | Self::Orphaned(path)
+            | Self::Io { path, .. }) = &mut self;
+            *path = shown.into();
+        }
+        self
+    }
 }
 
 impl WriteStep {

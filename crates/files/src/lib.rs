@@ -9,6 +9,7 @@
 mod atomic_write;
 mod file_version;
 mod own_state;
+mod shown_path;
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
@@ -24,6 +25,7 @@ use rustix::fs::OFlags;
 pub use atomic_write::{MAX_REPLACED_BYTES, TempFile, WriteError, WriteStep, atomic_write, resolve_target};
 pub use file_version::{Change, FileVersion, read_if_changed, read_version};
 pub use own_state::read_own_state;
+pub use shown_path::ShownPath;
 
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]

@@ -18,6 +18,8 @@ pub struct Consolidate {
     pub period_text: String,
     /// The errors that are counted.
     pub pattern: Regex,
+    /// `pattern` as the summary prints it: without values of environment variables.
+    pub pattern_text: String,
     /// The level of the summary.
     pub level: Level,
     /// Whether the first error of a period is printed at once.
@@ -86,11 +88,10 @@ impl ErrorLog {
     }
 
     fn summarize(&self, pattern: &Pattern, count: u64) {
-        let Consolidate { period_text, pattern, level, show_first, .. } = &pattern.consolidate;
+        let Consolidate { period_text, pattern_text, level, show_first, .. } = &pattern.consolidate;
         // With `show_first` the first error of a period was logged already.
         if count > u64::from(*show_first) {
-            let message =
-                format!("{count} errors like '{}' occurred in last {period_text}", pattern.as_str());
+            let message = format!("{count} errors like '{pattern_text}' occurred in last {period_text}");
             self.logger.log(*level, Some(PLUGIN), &message);
         }
     }
@@ -146,6 +147,7 @@ mod tests {
                     period: Duration::from_secs(period),
                     period_text: format!("{period}s"),
                     pattern: Regex::new(pattern).unwrap(),
+                    pattern_text: pattern.to_owned(),
                     level,
                     show_first,
                 })

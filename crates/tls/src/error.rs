@@ -1,7 +1,8 @@
 //! Why TLS settings cannot be used.
 
 use std::io;
-use std::path::{Path, PathBuf};
+
+use files::ShownPath;
 
 /// Why TLS settings cannot be used; the configuration is refused.
 #[derive(Debug, thiserror::Error)]
@@ -10,7 +11,7 @@ pub enum TlsError {
     #[error("{}: {error}", path.display())]
     File {
         /// The file.
-        path: PathBuf,
+        path: ShownPath,
         /// The cause.
         error: io::Error,
     },
@@ -18,24 +19,24 @@ pub enum TlsError {
     #[error("{}: cannot be written: {error}", path.display())]
     Unwritable {
         /// The file.
-        path: PathBuf,
+        path: ShownPath,
         /// The cause.
         error: io::Error,
     },
     /// A file has no certificate, or an invalid one.
     #[error("{}: no valid certificate", .0.display())]
-    Certificate(PathBuf),
+    Certificate(ShownPath),
     /// A chain of certificates that is too long for peers.
     #[error("{}: {bytes} bytes of certificates, more than peers accept (at most 60 KiB)", path.display())]
     LongChain {
         /// The file.
-        path: PathBuf,
+        path: ShownPath,
         /// Size in DER.
         bytes: usize,
     },
     /// A file has no private key, or an invalid one.
     #[error("{}: no valid private key", .0.display())]
-    Key(PathBuf),
+    Key(ShownPath),
     /// `tls_servername` is neither a name nor an address.
     #[error("{0:?} is not a server name")]
     ServerName(String),
@@ -43,9 +44,9 @@ pub enum TlsError {
     #[error("{}: does not match the certificate in {}", key.display(), certificate.display())]
     KeyMismatch {
         /// The file of the certificate.
-        certificate: PathBuf,
+        certificate: ShownPath,
         /// The file of the key.
-        key: PathBuf,
+        key: ShownPath,
     },
     /// Another error of rustls.
     #[error(transparent)]
@@ -54,19 +55,19 @@ pub enum TlsError {
 
 impl TlsError {
     /// Converts an error of rustls about a certificate and its key, and adds the file concerned.
-    pub fn from_pair(certificate: &Path, key: &Path, error: rustls::Error) -> Self {
+    pub fn from_pair(certificate: &ShownPath, key: &ShownPath, error: rustls::Error) -> Self {
         match error {
             rustls::Error::InconsistentKeys(_) => {
-                Self::KeyMismatch { certificate: certificate.to_owned(), key: key.to_owned() }
+                Self::KeyMismatch { certificate: certificate.clone(), key: key.clone() }
             }
-            rustls::Error::InvalidCertificate(_) => Self::Certificate(certificate.to_owned()),
-            rustls::Error::General(_) => Self::Key(key.to_owned()),
+            rustls::Error::InvalidCertificate(_) => Self::Certificate(certificate.clone()),
+            rustls::Error::General(_) => Self::Key(key.clone()),
             error => Self::Settings(error),
         }
     }
 
     /// The file that causes the error.
-    pub fn file(&self) -> Option<&Path> {
+    pub fn file(&self) -> Option<&ShownPath> {
         match self {
             Self::File { path, .. }
             | Self::Unwritable { path, .. }

@@ -44,8 +44,10 @@ fn load(
 /// # Errors
 /// [`TlsError::File`] if they cannot be read in time.
 pub fn native_root_store() -> Result<(RootCertStore, Vec<u8>), TlsError> {
-    let mut certificates = native_roots()
-        .map_err(|NativeRootsError { path, source }| TlsError::File { path, error: source.into() })?;
+    let mut certificates = native_roots().map_err(|NativeRootsError { path, source }| TlsError::File {
+        path: path.into(),
+        error: source.into(),
+    })?;
     certificates.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
     let digest = digest(&certificates);
     let mut roots = RootCertStore::empty();

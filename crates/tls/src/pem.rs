@@ -1,7 +1,6 @@
 //! Certificates and keys from files in PEM format, for both sides of a connection.
 
-use std::path::Path;
-
+use files::ShownPath;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -12,20 +11,20 @@ use crate::TlsError;
 ///
 /// # Errors
 /// [`TlsError::File`].
-pub fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+pub fn read(path: &ShownPath) -> Result<Vec<u8>, TlsError> {
     files::read_with_timeout(path, MAX_BYTES)
-        .map_err(|error| TlsError::File { path: path.to_owned(), error: error.into() })
+        .map_err(|error| TlsError::File { path: path.clone(), error: error.into() })
 }
 
 /// Returns the certificates in a file's content, at least one.
 ///
 /// # Errors
 /// [`TlsError::Certificate`].
-pub fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub fn certificates(path: &ShownPath, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
-        .map_err(|_| TlsError::Certificate(path.to_owned()))?;
-    if certificates.is_empty() { Err(TlsError::Certificate(path.to_owned())) } else { Ok(certificates) }
+        .map_err(|_| TlsError::Certificate(path.clone()))?;
+    if certificates.is_empty() { Err(TlsError::Certificate(path.clone())) } else { Ok(certificates) }
 }
 
 /// Returns the chain that is sent to the peer, which accepts handshake messages up to 64 KiB
@@ -33,11 +32,11 @@ pub fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'stati
 ///
 /// # Errors
 /// [`TlsError::Certificate`], [`TlsError::LongChain`].
-pub fn chain(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub fn chain(path: &ShownPath, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let chain = certificates(path, pem)?;
     let bytes = chain.iter().map(|certificate| certificate.len()).sum();
     if bytes > MAX_CHAIN_BYTES {
-        return Err(TlsError::LongChain { path: path.to_owned(), bytes });
+        return Err(TlsError::LongChain { path: path.clone(), bytes });
     }
     Ok(chain)
 }
@@ -46,18 +45,18 @@ pub fn chain(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Tl
 ///
 /// # Errors
 /// [`TlsError::Key`].
-pub fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_slice(pem).map_err(|_| TlsError::Key(path.to_owned()))
+pub fn private_key(path: &ShownPath, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|_| TlsError::Key(path.clone()))
 }
 
 /// Returns the root certificates in a file's content.
 ///
 /// # Errors
 /// [`TlsError::Certificate`].
-pub fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
+pub fn roots(path: &ShownPath, pem: &[u8]) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path, pem)? {
-        roots.add(certificate).map_err(|_| TlsError::Certificate(path.to_owned()))?;
+        roots.add(certificate).map_err(|_| TlsError::Certificate(path.clone()))?;
     }
     Ok(roots)
 }

@@ -76,7 +76,7 @@ async fn tls_server(
 #[tokio::test]
 async fn tls_checks_the_name_and_sends_it() {
     let files = certificates();
-    let authority = Some(files.directory.path().join("ca.pem"));
+    let authority = Some(files.directory.path().join("ca.pem").into());
     for (name, sent) in [(Some("dns.example.org"), Some("dns.example.org")), (None, None)] {
         let (address, mut seen) = tls_server(files.server.clone()).await;
         let spec = UpstreamTlsSpec {
@@ -96,7 +96,7 @@ async fn tls_checks_the_name_and_sends_it() {
 #[tokio::test]
 async fn certificates_that_do_not_fit_are_named() {
     let files = certificates();
-    let path = |file: &str| files.directory.path().join(file);
+    let path = |file: &str| ::files::ShownPath::from(files.directory.path().join(file));
     let rows = [
         (files.server.clone(), Some(path("ca.pem")), Some("other.example.org"), None, "NotValidForName"),
         (files.server.clone(), Some(path("cert.pem")), Some("dns.example.org"), None, "certificate"),
@@ -147,7 +147,7 @@ async fn an_upstream_that_shows_the_authority_itself_is_asked() {
         .unwrap();
     let (address, _seen) = tls_server(Arc::new(config)).await;
     let spec = UpstreamTlsSpec {
-        authority: Some(path),
+        authority: Some(path.into()),
         server_name: Some("dns.example.org".to_owned()),
         ..UpstreamTlsSpec::default()
     };
@@ -171,7 +171,7 @@ async fn why_a_certificate_is_not_accepted_is_told_in_words() {
     for (authority, told) in [(other.directory.path().join("ca.pem"), signature), (unlike, issuer)] {
         let (address, _seen) = tls_server(files.server.clone()).await;
         let spec = UpstreamTlsSpec {
-            authority: Some(authority),
+            authority: Some(authority.into()),
             server_name: Some("dns.example.org".to_owned()),
             ..UpstreamTlsSpec::default()
         };
@@ -197,7 +197,7 @@ async fn an_upstream_that_never_shakes_hands_costs_no_more_than_the_deadline() {
 #[test]
 fn tls_settings_that_cannot_work_are_refused_with_their_file() {
     let files = certificates();
-    let path = |file: &str| files.directory.path().join(file);
+    let path = |file: &str| ::files::ShownPath::from(files.directory.path().join(file));
     let client = |certificate, key| UpstreamTlsSpec {
         client: Some((path(certificate), path(key))),
         ..UpstreamTlsSpec::default()
@@ -216,7 +216,7 @@ fn tls_settings_that_cannot_work_are_refused_with_their_file() {
         path("another.pem").display(),
         path("cert.pem").display()
     );
-    assert_eq!((error.to_string(), error.file()), (told, Some(path("another.pem").as_path())));
+    assert_eq!((error.to_string(), error.file()), (told, Some(&path("another.pem"))));
     assert!(matches!(TlsSettings::load(&named("not a name")), Err(TlsError::ServerName(_))));
     let (first, second) = (named("a.example.org"), named("a.example.org"));
     assert_eq!(TlsSettings::load(&first).unwrap(), TlsSettings::load(&second).unwrap());

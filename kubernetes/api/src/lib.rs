@@ -16,8 +16,8 @@ pub use decode::DecodeError;
 pub use objects::{Kind, Object, ObjectKey};
 pub use selector::Selector;
 pub use settings::{
-    Access, ClientFiles, ClientSettings, ConnectionFault, PodWatch, RateLimit, SERVICE_ACCOUNT, WatchConfig,
-    WatchError,
+    Access, ClientFiles, ClientSettings, ConnectionFault, PodWatch, RateLimit, SERVICE_ACCOUNT, ShownText,
+    WatchConfig, WatchError,
 };
 pub use sink::{RequestMetrics, Sink};
 pub use watch::{WatchHandle, annotate, follow, printable_url};

@@ -1,7 +1,10 @@
 //! Configuration of the API client, and errors of lists and watches.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use files::ShownPath;
 
 use crate::{Kind, Selector};
 
@@ -39,7 +42,7 @@ pub enum Access {
     /// `endpoint URL`, and `tls CERT KEY CA`.
     Endpoint {
         /// `http://` or `https://`, host, optional port, and optional path prefix.
-        url: Box<str>,
+        url: ShownText,
         /// `None`: the system's certificate authorities are trusted, and requests have no
         /// credentials.
         tls: Option<ClientFiles>,
@@ -47,10 +50,52 @@ pub enum Access {
     /// `kubeconfig FILE [CONTEXT]`.
     Kubeconfig {
         /// Read at start, and again after status 401.
-        file: PathBuf,
+        file: ShownPath,
         /// `None`: `current-context`.
-        context: Option<Box<str>>,
+        context: Option<ShownText>,
     },
+}
+
+/// A text of the configuration, and its form in messages, which has no value of a variable.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ShownText {
+    text: Box<str>,
+    shown: Box<str>,
+}
+
+impl ShownText {
+    /// `text`, which messages show as `shown`.
+    pub fn new(text: &str, shown: &str) -> Self {
+        Self { text: text.into(), shown: shown.into() }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Its form in messages.
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+}
+
+impl<T: AsRef<str>> From<T> for ShownText {
+    fn from(text: T) -> Self {
+        Self::new(text.as_ref(), text.as_ref())
+    }
+}
+
+impl fmt::Display for ShownText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for ShownText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.shown, f)
+    }
 }
 
 /// The directory in which the kubelet mounts a pod's service account.
@@ -60,11 +105,11 @@ pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFiles {
     /// Our client certificate.
-    pub certificate: PathBuf,
+    pub certificate: ShownPath,
     /// Its key.
-    pub key: PathBuf,
+    pub key: ShownPath,
     /// The certificate authorities of the API server.
-    pub authority: PathBuf,
+    pub authority: ShownPath,
 }
 
 /// The kinds to watch besides services and namespaces, and filters for their objects.

@@ -15,7 +15,7 @@ use crate::Index;
 use crate::index::IndexedObject;
 use kubernetes_api::Selector;
 use kubernetes_api::objects::{Object, SinceEpoch};
-use kubernetes_api::settings::{Access, PodWatch, WatchConfig};
+use kubernetes_api::settings::{Access, PodWatch, ShownText, WatchConfig};
 
 use codec::{Decoder, Encoder};
 
@@ -109,10 +109,14 @@ fn identity(access: &Access, wants: &WatchConfig) -> String {
     let access = match access {
         Access::InCluster(account) => format!("in-cluster {account:?}"),
         Access::Endpoint { url, tls } => {
-            let files = tls.as_ref().map(|files| [&files.certificate, &files.key, &files.authority]);
-            format!("endpoint {url:?} tls {files:?}")
+            let files = tls
+                .as_ref()
+                .map(|files| [&files.certificate, &files.key, &files.authority].map(|file| file.as_path()));
+            format!("endpoint {:?} tls {files:?}", url.as_str())
         }
-        Access::Kubeconfig { file, context } => format!("kubeconfig {file:?} {context:?}"),
+        Access::Kubeconfig { file, context } => {
+            format!("kubeconfig {:?} {:?}", file.as_path(), context.as_ref().map(ShownText::as_str))
+        }
     };
     let WatchConfig { endpoints, pod_names, zones, pods, imports, namespaces, labels, namespace_labels } =
         wants;

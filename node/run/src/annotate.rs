@@ -45,7 +45,7 @@ impl Annotation {
 
     fn once(&self, node: &str) -> Result<String, String> {
         let entries = hosts_entries()?;
-        let access = Access::Kubeconfig { file: self.kubeconfig.clone(), context: None };
+        let access = Access::Kubeconfig { file: self.kubeconfig.clone().into(), context: None };
         let value = (entries > 0).then_some(ENABLED);
         annotate(&access, node, HOSTS_PLUGIN, value).map_err(|error| error.to_string())?;
         Ok(match value {

@@ -1,10 +1,10 @@
 //! Reading the arguments of directives and properties, each error at its word.
 
-use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use corefile::{Directive, Located, Location, Word, go_values};
+use files::ShownPath;
 use regex::Regex;
 use wire::Name;
 
@@ -232,12 +232,16 @@ pub fn regex(plugin: &'static str, word: &Word) -> Result<Regex> {
 
 /// `root PATH`: where relative paths of a block start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Root(pub PathBuf);
+pub struct Root(pub ShownPath);
 
-/// A path as CoreDNS reads it: relative ones start at `root`.
-pub fn path(root: Option<&Path>, text: &str) -> PathBuf {
+/// A path as CoreDNS reads it: relative ones start at `root`. Messages show it as it is written.
+pub fn path(root: Option<&ShownPath>, word: &Word) -> ShownPath {
+    let own = match word.shown() == word.text {
+        true => ShownPath::from(&word.text),
+        false => ShownPath::new(&word.text, word.shown()),
+    };
     match root {
-        Some(root) => root.join(text),
-        None => PathBuf::from(text),
+        Some(root) => root.join(&own),
+        None => own,
     }
 }

@@ -1,9 +1,9 @@
 //! Semantic errors of Corefiles with valid syntax.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use corefile::Kind;
+use files::ShownPath;
 use thiserror::Error;
 
 /// Why a configuration cannot be served; each message has the text found and the text expected.
@@ -238,12 +238,12 @@ pub enum SetupError {
         error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A file that a directive names.
-    #[error("plugin/{plugin}: cannot read {path}: {error}; name a file that this user can read")]
+    #[error("plugin/{plugin}: cannot read {}: {error}; name a file that this user can read", .path.display())]
     File {
         /// The directive.
         plugin: &'static str,
         /// The file.
-        path: PathBuf,
+        path: ShownPath,
         /// Why.
         error: std::io::Error,
     },
@@ -264,8 +264,8 @@ pub enum SetupError {
         upstream: crate::endpoint::Endpoint,
     },
     /// A file of upstreams without a name server.
-    #[error("plugin/forward: no nameserver in {0}; expected lines such as `nameserver 192.0.2.53`")]
-    NoNameservers(PathBuf),
+    #[error("plugin/forward: no nameserver in {}; expected lines such as `nameserver 192.0.2.53`", .0.display())]
+    NoNameservers(ShownPath),
     /// The environment file for the Corefile.
     #[error("cannot be read: {0}; name a file that this user can read, or a Corefile with -conf")]
     EnvironmentFile(#[source] std::io::Error),

@@ -3,10 +3,10 @@
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::path::Path;
 use std::sync::Arc;
 
 use corefile::Directive;
+use files::ShownPath;
 use logging::Logger;
 use logging::metadata::Labels;
 use metrics::counters::ThreadCounters;
@@ -88,8 +88,8 @@ pub struct ParseContext<'c> {
 
 impl<'c> ParseContext<'c> {
     /// The directory of `root`, where relative paths start.
-    pub fn root(&self) -> Option<&'c Path> {
-        self.read.iter().find_map(|(_, role)| role.get()).map(|Root(path)| path.as_path())
+    pub fn root(&self) -> Option<&'c ShownPath> {
+        self.read.iter().find_map(|(_, role)| role.get()).map(|Root(path)| path)
     }
 
     /// Whether middleware asks this directive for the search paths of clients.

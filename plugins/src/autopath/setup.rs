@@ -1,9 +1,9 @@
 //! Parsing of `autopath`, and the search list of its file.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use corefile::{Directive, Located, Location, Word};
+use files::ShownPath;
 use wire::Name;
 
 use plugin::SetupError;
@@ -32,7 +32,7 @@ pub struct AutopathSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PathSource {
     /// The `search` line of a file: one for all clients.
-    File(PathBuf),
+    File(ShownPath),
     /// `@PLUGIN`: each client's own, from that directive of the block.
     Plugin(&'static str),
 }
@@ -40,14 +40,15 @@ pub(super) enum PathSource {
 /// Why a file has no search list.
 #[derive(Debug, thiserror::Error)]
 enum SearchListError {
-    #[error("no search list in {0}; expected a line such as `search example.org`")]
-    Nothing(PathBuf),
-    #[error("{found:?} in the search list of {file} is no domain: {error}")]
-    Domain { file: PathBuf, found: String, error: wire::NameError },
+    #[error("no search list in {}; expected a line such as `search example.org`", .0.display())]
+    Nothing(ShownPath),
+    #[error("{found:?} in the search list of {} is no domain: {error}", .file.display())]
+    Domain { file: ShownPath, found: String, error: wire::NameError },
     #[error(
-        "the search list of {0} is too long; expected at most {MOST_DOMAINS} domains and {MOST_SEARCH_OCTETS} octets"
+        "the search list of {} is too long; expected at most {MOST_DOMAINS} domains and {MOST_SEARCH_OCTETS} octets",
+        .0.display()
     )]
-    Long(PathBuf),
+    Long(ShownPath),
 }
 
 /// Reads the one `autopath` of a server block.
@@ -87,9 +88,9 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
 }
 
 impl PathSource {
-    fn read(word: &Word, root: Option<&Path>) -> Result<Self> {
+    fn read(word: &Word, root: Option<&ShownPath>) -> Result<Self> {
         match word.text.strip_prefix('@') {
-            None => Ok(Self::File(path(root, &word.text))),
+            None => Ok(Self::File(path(root, word))),
             Some("kubernetes") => Ok(Self::Plugin("kubernetes")),
             Some(_) => Err(bad(PLUGIN, word, SOURCE)),
         }
@@ -98,9 +99,9 @@ impl PathSource {
 
 impl AutopathSpec {
     /// The search list of `file`: at least one domain.
-    pub(super) fn search_list(&self, file: &Path) -> Result<Vec<Name>> {
+    pub(super) fn search_list(&self, file: &ShownPath) -> Result<Vec<Name>> {
         let text = files::read_with_timeout(file, LARGEST).map_err(|error| {
-            let error = SetupError::File { plugin: PLUGIN, path: file.to_owned(), error: error.into() };
+            let error = SetupError::File { plugin: PLUGIN, path: file.clone(), error: error.into() };
             Located::new(&self.at, error)
         })?;
         search_list(&String::from_utf8_lossy(&text), file).map_err(|error| {
@@ -109,16 +110,16 @@ impl AutopathSpec {
     }
 }
 
-fn search_list(text: &str, file: &Path) -> std::result::Result<Vec<Name>, SearchListError> {
+fn search_list(text: &str, file: &ShownPath) -> std::result::Result<Vec<Name>, SearchListError> {
     let words = node::search_list(text);
     if words.len() > MOST_DOMAINS
         || words.iter().map(|word| word.len() + 1).sum::<usize>() > MOST_SEARCH_OCTETS
     {
-        return Err(SearchListError::Long(file.to_owned()));
+        return Err(SearchListError::Long(file.clone()));
     }
     let domain = |word: &&str| {
         Name::from_text(word).map_err(|error| SearchListError::Domain {
-            file: file.to_owned(),
+            file: file.clone(),
             found: (*word).to_owned(),
             error,
         })
@@ -126,7 +127,7 @@ fn search_list(text: &str, file: &Path) -> std::result::Result<Vec<Name>, Search
     let mut domains = words.iter().map(domain).collect::<std::result::Result<Vec<_>, _>>()?;
     // The root completes nothing; the name alone is tried last in any case.
     domains.retain(|domain| *domain != Name::ROOT);
-    if domains.is_empty() { Err(SearchListError::Nothing(file.to_owned())) } else { Ok(domains) }
+    if domains.is_empty() { Err(SearchListError::Nothing(file.clone())) } else { Ok(domains) }
 }
 
 const SOURCE: &str = "a file or @kubernetes, the one directive that knows search paths";

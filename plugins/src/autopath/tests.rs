@@ -6,7 +6,6 @@ use logging::Format;
 use logging::captured_log::CapturedLog;
 use plugin::hooks::Hooks;
 use plugin::reload_state::ReloadState;
-use std::path::{Path, PathBuf};
 
 fn name(text: &str) -> Name {
     Name::from_text(text).unwrap()
@@ -25,7 +24,7 @@ fn spec(source: PathSource) -> AutopathSpec {
 #[test]
 fn zones_and_search_path_source() {
     let read = |lines: &str| said::<AutopathSpec>(lines).unwrap();
-    let file = |path: &str| PathSource::File(PathBuf::from(path));
+    let file = |path: &str| PathSource::File(path.into());
     assert_eq!(read("autopath my-resolv.conf").source, file("my-resolv.conf"));
     assert_eq!(read("autopath my-resolv.conf\nroot /etc").source, file("/etc/my-resolv.conf"));
     assert_eq!(read("autopath @kubernetes").source, PathSource::Plugin("kubernetes"));
@@ -71,7 +70,7 @@ fn errors_have_their_place() {
 /// The search list of a file with this text, or the error.
 fn list(text: &str) -> std::result::Result<Vec<Name>, String> {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("resolv.conf");
+    let file = files::ShownPath::from(directory.path().join("resolv.conf"));
     std::fs::write(&file, text).unwrap();
     let place = format!("{}/", directory.path().display());
     let read = spec(PathSource::File(file.clone())).search_list(&file);
@@ -100,7 +99,7 @@ fn search_list_bounds() {
     };
     assert_eq!(list(&octets(2_048 - 31 * 66 - 1)).unwrap().len(), 32);
     assert_eq!(list(&octets(2_048 - 31 * 66)).unwrap_err(), long);
-    let nowhere = spec(PathSource::File("/nowhere/r".into())).search_list(Path::new("/nowhere/r"));
+    let nowhere = spec(PathSource::File("/nowhere/r".into())).search_list(&"/nowhere/r".into());
     assert!(
         format!("{:#}", nowhere.unwrap_err())
             .starts_with("Corefile: plugin/autopath: cannot read /nowhere/r: No such file or directory")

@@ -43,7 +43,8 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
             "consolidate" => {
                 let mut args = Args::new(PLUGIN, property, "DURATION REGEXP [LEVEL] [show_first]");
                 let period = args.duration("a duration such as 5m")?;
-                let pattern = regex(PLUGIN, args.required()?)?;
+                let word = args.required()?;
+                let (pattern, pattern_text) = (regex(PLUGIN, word)?, word.shown().to_owned());
                 let (mut level, mut show_first) = (None, false);
                 for word in args.rest() {
                     match (word.text.as_str(), level, show_first) {
@@ -63,7 +64,14 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
                 }
                 let level = level.unwrap_or(Level::Error);
                 let period_text = format_duration(period);
-                spec.consolidate.push(Consolidate { period, period_text, pattern, level, show_first });
+                spec.consolidate.push(Consolidate {
+                    period,
+                    period_text,
+                    pattern,
+                    pattern_text,
+                    level,
+                    show_first,
+                });
             }
             _ => return Err(unknown_property(PLUGIN, property, &["consolidate", "stacktrace"])),
         }

@@ -6,12 +6,12 @@ pub mod metrics;
 mod setup;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use corefile::{Located, Location};
-use files::FileRead;
+use files::{FileRead, ShownPath};
 use forwarder::{ResolveError, Stanza, Stanzas, TlsSettings, Upstream, UpstreamTlsSpec};
 use tls::TlsError;
 use wire::Name;
@@ -215,7 +215,7 @@ impl Resolver<'_> {
             server_name: name.map(str::to_owned),
         };
         let settings = TlsSettings::load(&spec).map_err(|error| {
-            let file = self.spec.tls_at.iter().find(|(path, _)| Some(path.as_path()) == error.file());
+            let file = self.spec.tls_at.iter().find(|(path, _)| Some(path) == error.file());
             let word = match error {
                 TlsError::ServerName(_) => own_name.map(|(_, at)| at),
                 _ => file.map(|(_, at)| at),
@@ -254,7 +254,7 @@ struct FollowedForward {
 
 /// A file of upstreams.
 struct List {
-    path: PathBuf,
+    path: ShownPath,
     at: Location,
     /// The last text.
     text: Vec<u8>,
@@ -264,12 +264,11 @@ struct List {
 }
 
 impl List {
-    fn read(path: &Path, at: &Location) -> Result<Self> {
-        let of =
-            |error| Located::new(at, SetupError::File { plugin: "forward", path: path.to_owned(), error });
+    fn read(path: &ShownPath, at: &Location) -> Result<Self> {
+        let of = |error| Located::new(at, SetupError::File { plugin: "forward", path: path.clone(), error });
         let text = read_list(path).map_err(of)?;
         let servers = resolv_conf(text.clone()).map_err(of)?;
-        Ok(Self { path: path.to_owned(), at: at.clone(), text, servers, look: FileRead::default() })
+        Ok(Self { path: path.clone(), at: at.clone(), text, servers, look: FileRead::default() })
     }
 
     /// Takes a new text of the file. Returns whether its servers have changed; a text without
@@ -462,9 +461,9 @@ fn with_port(mut server: SocketAddr, port: u16) -> SocketAddr {
 }
 
 impl ForwardSpec {
-    fn files(&self) -> impl Iterator<Item = (&Path, &Location)> {
+    fn files(&self) -> impl Iterator<Item = (&ShownPath, &Location)> {
         self.targets.iter().filter_map(|(target, at)| match target {
-            ForwardTarget::File(path) => Some((path.as_path(), at)),
+            ForwardTarget::File(path) => Some((path, at)),
             _ => None,
         })
     }

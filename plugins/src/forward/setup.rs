@@ -1,11 +1,11 @@
 //! `forward`: upstreams, and how they are queried.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::{Directive, Located, Location, Word};
+use files::ShownPath;
 use forwarder::{HealthCheck, MAX_UPSTREAMS, Policy, StanzaSpec};
 use wire::{Name, Rcode};
 
@@ -66,7 +66,7 @@ pub struct ForwardSpec {
     /// `tls [CERT KEY] [CA]`: files, with a meaning that depends on their number.
     pub tls: Option<TlsFiles>,
     /// Locations of these files.
-    pub tls_at: Vec<(PathBuf, Location)>,
+    pub tls_at: Vec<(ShownPath, Location)>,
     /// `tls_servername`, with its location.
     pub tls_servername: Option<(String, Location)>,
     /// `source_address`: source of all queries; the kernel's choice if absent.
@@ -89,7 +89,7 @@ pub enum ForwardTarget {
         server_name: Option<String>,
     },
     /// A file with `nameserver` lines, read again when it changes.
-    File(PathBuf),
+    File(ShownPath),
     /// A host name, resolved when the configuration is built.
     Host {
         /// The name, absolute.
@@ -105,9 +105,9 @@ pub enum ForwardTarget {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The client certificate and its key.
-    pub client: Option<(PathBuf, PathBuf)>,
+    pub client: Option<(ShownPath, ShownPath)>,
     /// Authorities that replace the system's.
-    pub ca: Option<PathBuf>,
+    pub ca: Option<ShownPath>,
 }
 
 /// Reads every `forward` of a server block, in file order.
@@ -129,12 +129,12 @@ fn first_alone(network: &Word, zones: &[Name]) -> Option<String> {
     Some(format!(
         "{}: plugin/{PLUGIN}: {:?} stands for {} zones, of which {first} alone is forwarded, not {others}; write a `{PLUGIN}` for each",
         network.at,
-        network.text,
+        network.shown(),
         zones.len(),
     ))
 }
 
-fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
+fn stanza(directive: &Directive, root: Option<&ShownPath>) -> Result<ForwardSpec> {
     let mut args = Args::new(PLUGIN, directive, "FROM TO...");
     let from_word = args.required()?;
     let from = zones_or(std::slice::from_ref(from_word), &[])?;
@@ -176,7 +176,7 @@ fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
     Ok(spec)
 }
 
-fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSpec) -> Result<()> {
+fn read_property(property: &Directive, root: Option<&ShownPath>, spec: &mut ForwardSpec) -> Result<()> {
     let stanza = &mut spec.stanza;
     let mut args = Args::new(PLUGIN, property, expected(&property.name.text));
     match property.name.text.as_str() {
@@ -257,8 +257,8 @@ fn read_health_check(args: &mut Args<'_>, health: &mut HealthCheck) -> Result<()
     Ok(())
 }
 
-fn read_tls(words: &[Word], root: Option<&Path>, spec: &mut ForwardSpec) -> Result<()> {
-    let file = |word: &Word| path(root, &word.text);
+fn read_tls(words: &[Word], root: Option<&ShownPath>, spec: &mut ForwardSpec) -> Result<()> {
+    let file = |word: &Word| path(root, word);
     spec.tls_at = words.iter().map(|word| (file(word), word.at.clone())).collect();
     spec.tls = Some(match words {
         [] => TlsFiles::default(),
@@ -287,7 +287,7 @@ fn rcodes(words: &[Word]) -> Result<Vec<Rcode>> {
 }
 
 /// `IP[:PORT]`, a file, `tls://IP[%NAME][:PORT]`, or a host name.
-fn target(word: &Word, root: Option<&Path>) -> Result<ForwardTarget> {
+fn target(word: &Word, root: Option<&ShownPath>) -> Result<ForwardTarget> {
     let text = word.text.as_str();
     let (scheme, rest) = text.split_once("://").unwrap_or(("dns", text));
     let tls = match scheme {
@@ -312,8 +312,10 @@ fn target(word: &Word, root: Option<&Path>) -> Result<ForwardTarget> {
     if rest.contains('%') {
         return Err(bad(PLUGIN, word, "an address on an interface of this machine"));
     }
-    let file = path(root, rest);
-    if scheme == "dns" && !text.contains("://") && (rest.contains('/') || file.is_file()) {
+    if !text.contains("://")
+        && let file = path(root, word)
+        && (rest.contains('/') || file.is_file())
+    {
         return Ok(ForwardTarget::File(file));
     }
     if rest.ends_with([',', ';']) {

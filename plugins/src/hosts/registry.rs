@@ -16,7 +16,7 @@ use plugin::reload_state::Persistent;
 
 /// Plans of refreshed names, from the Corefile's properties and the environment.
 pub fn plans(spec: &Spec, environment: &Environment) -> Vec<RefreshPlan> {
-    let hosts: Vec<_> = spec.said().map(|hosts: &HostsSpec| (hosts.file.as_path(), &hosts.refresh)).collect();
+    let hosts: Vec<_> = spec.said().map(|hosts: &HostsSpec| (&hosts.file, &hosts.refresh)).collect();
     refresh::plan(&hosts, environment)
 }
 
@@ -62,7 +62,7 @@ impl HostsRegistry {
     /// Makes every table of this file serve its current refreshed names.
     pub fn serve(&self, kept: &RefreshedFile) {
         for table in self.all() {
-            if table.spec().file == kept.file() {
+            if table.spec().file.as_path() == kept.file().as_path() {
                 table.serve(kept);
             }
         }

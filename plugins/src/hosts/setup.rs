@@ -1,11 +1,12 @@
 //! `hosts`: answers from a hosts file and from lines in the Corefile.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::{Directive, Located};
+use files::ShownPath;
 use refresh::Families;
 use refresh::RefreshSpec;
 use stub_resolver::MAX_SERVERS;
@@ -34,7 +35,7 @@ const PROPERTIES: &[&str] = &[
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostsSpec {
     /// The file; default /etc/hosts.
-    pub file: PathBuf,
+    pub file: ShownPath,
     /// Only names within these zones are answered; default the server block's.
     pub zones: Vec<Name>,
     /// Seconds; default 3600, 1 to 65535.
@@ -55,7 +56,7 @@ pub struct HostsSpec {
 
 impl HostsSpec {
     /// The directive without properties.
-    fn bare(file: PathBuf, zones: Vec<Name>) -> Self {
+    fn bare(file: ShownPath, zones: Vec<Name>) -> Self {
         Self {
             file,
             zones,
@@ -74,7 +75,7 @@ impl HostsSpec {
 pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn SourceSpec>> {
     let directive = once(PLUGIN, directives)?;
     let mut args = Args::new(PLUGIN, directive, "[FILE [ZONES...]]");
-    let file = path(written.root(), args.optional().map_or("/etc/hosts", |word| &word.text));
+    let file = args.optional().map_or_else(|| "/etc/hosts".into(), |word| path(written.root(), word));
     let mut spec = HostsSpec::bare(file, zones_or(args.rest(), written.zones)?);
     for property in directive.body.iter().flatten() {
         let word = property.name.text.as_str();
@@ -95,7 +96,7 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
             "max_age" | "refresh" | "refresh_family" | "refresh_interval" | "refresh_sinkhole"
             | "refresh_via" => {
                 read_refresh(property, &mut spec.refresh)?;
-                if word == "refresh" && spec.file == Path::new("/etc/hosts") {
+                if word == "refresh" && spec.file.as_path() == Path::new("/etc/hosts") {
                     let rule = "names are not refreshed in /etc/hosts, which is the system's; name a file of their own";
                     return Err(Located::new(&property.name.at, SetupError::Order { plugin: PLUGIN, rule }));
                 }

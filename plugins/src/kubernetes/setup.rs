@@ -1,12 +1,14 @@
 //! Parsing of `kubernetes`.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::kubernetes::{Pods, Rules};
 use corefile::{Directive, Located, Word};
-use kubernetes_api::{Access, ClientFiles, PodWatch, RateLimit, SERVICE_ACCOUNT, Selector, WatchConfig};
+use files::ShownPath;
+use kubernetes_api::{
+    Access, ClientFiles, PodWatch, RateLimit, SERVICE_ACCOUNT, Selector, ShownText, WatchConfig,
+};
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
 use plugin::metadata::named_behind;
@@ -177,7 +179,7 @@ impl KubernetesSpec {
     /// Whether both use the same snapshot file for different objects: each would overwrite the
     /// other's.
     fn is_in_the_way_of(&self, other: &Self) -> bool {
-        let file = |spec: &Self| spec.snapshot.as_ref().map(|snapshot| snapshot.file.clone());
+        let file = |spec: &Self| spec.snapshot.as_ref().map(|snapshot| snapshot.file.to_path_buf());
         let followed = |spec: &Self| (spec.access.clone(), spec.wants.clone(), spec.snapshot.clone());
         file(self).is_some() && file(self) == file(other) && followed(self) != followed(other)
     }
@@ -201,7 +203,7 @@ impl KubernetesSpec {
 
 fn read_property<'d>(
     property: &'d Directive,
-    root: Option<&Path>,
+    root: Option<&ShownPath>,
     spec: &mut KubernetesSpec,
     places: &mut Places<'d>,
 ) -> Result<()> {
@@ -288,10 +290,10 @@ fn read_node<'d>(property: &'d Directive, spec: &mut KubernetesSpec, places: &mu
     Ok(())
 }
 
-fn read_snapshot(property: &Directive, root: Option<&Path>) -> Result<SnapshotSpec> {
+fn read_snapshot(property: &Directive, root: Option<&ShownPath>) -> Result<SnapshotSpec> {
     const INTERVAL: &str = "a duration of 1s or more";
     let mut args = Args::new(PLUGIN, property, "FILE [INTERVAL]");
-    let file = path(root, &args.required()?.text);
+    let file = path(root, args.required()?);
     let every = match args.optional() {
         None => WRITTEN_EVERY,
         Some(word) => {
@@ -306,7 +308,7 @@ fn read_snapshot(property: &Directive, root: Option<&Path>) -> Result<SnapshotSp
     Ok(SnapshotSpec { file, every })
 }
 
-fn read_access<'d>(property: &'d Directive, root: Option<&Path>, places: &mut Places<'d>) -> Result<()> {
+fn read_access<'d>(property: &'d Directive, root: Option<&ShownPath>, places: &mut Places<'d>) -> Result<()> {
     match property.name.text.as_str() {
         "endpoint" => {
             let words = Args::new(PLUGIN, property, "the URL of the API").some()?;
@@ -318,7 +320,7 @@ fn read_access<'d>(property: &'d Directive, root: Option<&Path>, places: &mut Pl
             let mut args = Args::new(PLUGIN, property, "CERT KEY CACERT, three files");
             let [certificate, key, authority] = [args.required()?, args.required()?, args.required()?];
             args.end()?;
-            let file = |word: &Word| path(root, &word.text);
+            let file = |word: &Word| path(root, word);
             places.tls = Some(ClientFiles {
                 certificate: file(certificate),
                 key: file(key),
@@ -327,8 +329,8 @@ fn read_access<'d>(property: &'d Directive, root: Option<&Path>, places: &mut Pl
         }
         _ => {
             let mut args = Args::new(PLUGIN, property, "KUBECONFIG [CONTEXT]");
-            let file = path(root, &args.required()?.text);
-            let context = args.optional().map(|word| word.text.as_str().into());
+            let file = path(root, args.required()?);
+            let context = args.optional().map(|word| ShownText::new(&word.text, word.shown()));
             args.end()?;
             places.kubeconfig = Some(Access::Kubeconfig { file, context });
         }
@@ -386,7 +388,7 @@ impl Places<'_> {
             spec.access = access;
         } else if let Some(word) = self.endpoint {
             spec.passed_over = self.passed_over;
-            spec.access = Access::Endpoint { url: word.text.as_str().into(), tls: self.tls };
+            spec.access = Access::Endpoint { url: ShownText::new(&word.text, word.shown()), tls: self.tls };
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ::kubernetes::snapshot::{self, MAX_BYTES, Snapshot};
 use ::kubernetes::{Index, IndexWriter};
 use ::kubernetes_api::objects::SinceEpoch;
-use files::ReadError;
+use files::{ReadError, ShownPath};
 use kubernetes_api::{Access, Kind, WatchConfig};
 
 use super::sync_problem::SyncProblem;
@@ -22,7 +22,7 @@ use logging::Logger;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotSpec {
     /// Path of the file.
-    pub file: PathBuf,
+    pub file: ShownPath,
     /// Minimum interval of writes. Default 30 s, at least 1 s.
     pub every: Duration,
 }
@@ -240,11 +240,11 @@ impl Kept {
 }
 
 /// Replaces the file atomically.
-fn put(file: &Path, of: &Followed, now: SinceEpoch) -> Result<(), String> {
+fn put(file: &ShownPath, of: &Followed, now: SinceEpoch) -> Result<(), String> {
     let octets = snapshot::write(&of.index, &of.access, &of.wants, now);
     let octets = octets
         .ok_or_else(|| format!("{}: expected at most {MAX_BYTES} octets, found more", file.display()))?;
-    files::atomic_write(file, None, &octets).map_err(|error| error.to_string())
+    files::atomic_write(file, None, &octets).map_err(|error| error.shown_as(file).to_string())
 }
 
 /// Interval of checking whether all kinds are synced: the minimum interval of writes.

@@ -72,7 +72,7 @@ impl ClusterStatus {
 fn place(access: &Access) -> String {
     match access {
         Access::InCluster(_) => "in-cluster".to_owned(),
-        Access::Endpoint { url, .. } => printable_url(url),
+        Access::Endpoint { url, .. } => printable_url(url.shown()),
         Access::Kubeconfig { file, context: None } => file.display().to_string(),
         Access::Kubeconfig { file, context: Some(context) } => format!("{} {context}", file.display()),
     }

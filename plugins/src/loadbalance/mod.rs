@@ -3,11 +3,11 @@
 mod weighted;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::Directive;
+use files::ShownPath;
 use ipnet::IpNet;
 use rand::seq::SliceRandom as _;
 use wire::{Message, RType, Rcode, Rr, Section};
@@ -34,7 +34,7 @@ enum Policy {
     RoundRobin,
     /// One address is drawn by weight to be first. `reload` is the interval of reading the file; 0
     /// for never.
-    Weighted { file: PathBuf, reload: Duration },
+    Weighted { file: ShownPath, reload: Duration },
 }
 
 /// Reads the one `loadbalance` of a server block.
@@ -60,14 +60,14 @@ impl MiddlewareSpec for LoadbalanceSpec {
 
 impl LoadbalanceSpec {
     /// Reads the one `loadbalance` of a server block.
-    fn read(directives: &[&Directive], root: Option<&Path>) -> Result<Self> {
+    fn read(directives: &[&Directive], root: Option<&ShownPath>) -> Result<Self> {
         let directive = once(PLUGIN, directives)?;
         let mut args = Args::new(PLUGIN, directive, "[round_robin | weighted FILE]");
         let mut policy = match args.optional() {
             None => Policy::RoundRobin,
             Some(word) => match word.text.as_str() {
                 "round_robin" => Policy::RoundRobin,
-                "weighted" => Policy::Weighted { file: path(root, &args.required()?.text), reload: RELOAD },
+                "weighted" => Policy::Weighted { file: path(root, args.required()?), reload: RELOAD },
                 _ => return Err(bad(PLUGIN, word, "a policy: round_robin or weighted")),
             },
         };
@@ -219,15 +219,13 @@ mod tests {
     use wire::Name;
 
     fn spec(lines: &str) -> std::result::Result<LoadbalanceSpec, String> {
-        read(lines, |directives| LoadbalanceSpec::read(directives, Some(Path::new("/srv"))))
+        read(lines, |directives| LoadbalanceSpec::read(directives, Some(&"/srv".into())))
     }
 
     #[test]
     fn policies_and_networks_are_read() {
-        let weighted = |seconds| Policy::Weighted {
-            file: PathBuf::from("/srv/w"),
-            reload: Duration::from_secs(seconds),
-        };
+        let weighted =
+            |seconds| Policy::Weighted { file: "/srv/w".into(), reload: Duration::from_secs(seconds) };
         for (lines, policy) in [
             ("loadbalance", Policy::RoundRobin),
             ("loadbalance round_robin", Policy::RoundRobin),

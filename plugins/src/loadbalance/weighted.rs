@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use files::{FileRead, ReadError};
+use files::{FileRead, ReadError, ShownPath};
 use rand::Rng;
 use wire::{Name, Rr};
 
@@ -18,7 +17,7 @@ use plugin::reload_state::Persistent;
 /// The current weights of one file.
 #[derive(Debug)]
 pub(super) struct Weights {
-    file: PathBuf,
+    file: ShownPath,
     /// Zero: the file is read once.
     reload: Duration,
     current: ArcSwap<Table>,
@@ -80,17 +79,17 @@ impl Weights {
 
 impl WeightFiles {
     /// The weights of `file`, read at the next check.
-    pub(super) fn follow(&self, file: &Path, reload: Duration) -> Arc<Weights> {
+    pub(super) fn follow(&self, file: &ShownPath, reload: Duration) -> Arc<Weights> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |weights: &Arc<Weights>| weights.file == file && weights.reload == reload;
+        let same = |weights: &Arc<Weights>| weights.file == *file && weights.reload == reload;
         if let Some(weights) = files.iter().filter_map(|followed| followed.weights.upgrade()).find(same) {
             return weights;
         }
         // A file that is in use already shares its last valid weights.
-        let of_file = |weights: &Arc<Weights>| weights.file == file;
+        let of_file = |weights: &Arc<Weights>| weights.file == *file;
         let known = files.iter().filter_map(|followed| followed.weights.upgrade()).find(of_file);
         let current = known.map(|known| known.current.load_full()).unwrap_or_default();
-        let weights = Arc::new(Weights { file: file.to_owned(), reload, current: ArcSwap::from(current) });
+        let weights = Arc::new(Weights { file: file.clone(), reload, current: ArcSwap::from(current) });
         let weak = Arc::downgrade(&weights);
         let next = Some(clock::now());
         files.push(Followed { weights: weak, look: FileRead::default(), text: None, failed: None, next });

@@ -41,7 +41,7 @@ pub struct Rewrite {
 struct Rule {
     /// Whether a match ends the evaluation of rules.
     stop: bool,
-    /// As written, for `explain`.
+    /// As written, variables too, for `explain`.
     text: String,
     field: Field,
 }

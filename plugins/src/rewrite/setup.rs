@@ -98,7 +98,7 @@ fn rule(directive: &Directive) -> Result<Rule> {
         return Err(Located::new(&first.at, SetupError::Order { plugin: PLUGIN, rule: IN_BRACES }));
     }
     let mut words = Words::new(directive);
-    let text = words.words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
+    let text = words.words.iter().map(|word| word.shown()).collect::<Vec<_>>().join(" ");
     let mut field = words.take(RULE)?;
     let stop = !field.text.eq_ignore_ascii_case("continue");
     if !stop || field.text.eq_ignore_ascii_case("stop") {

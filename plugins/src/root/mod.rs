@@ -1,11 +1,10 @@
 //! `root`: the base of relative paths in a server block.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use corefile::Directive;
 
-use plugin::args::{Args, Result, Root, no_block, once};
+use plugin::args::{Args, Result, Root, no_block, once, path};
 use plugin::spec::{ParseContext, PluginSpec};
 
 /// Reads the one `root PATH` of a server block.
@@ -13,7 +12,7 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
     let directive = once("root", directives)?;
     no_block("root", directive)?;
     let mut args = Args::new("root", directive, "a directory");
-    let path = PathBuf::from(&args.required()?.text);
+    let path = path(None, args.required()?);
     args.end()?;
     Ok(Arc::new(Root(path)))
 }

@@ -5,6 +5,7 @@ mod expr_env;
 mod expression;
 mod message_fields;
 mod odd;
+mod record_text;
 mod setup;
 mod var;
 
@@ -29,6 +30,7 @@ use plugin::hooks::ReplySize;
 use plugin::reload_state::Persistent;
 use plugin::spec::{BuildContext, Explanation, Source, SourceSpec};
 use plugin::{HostsGuard, Lookup, QueryContext, Scope};
+use record_text::NOT_SHOWN;
 use setup::PLUGIN;
 pub(crate) use setup::read;
 pub use setup::{Record, TemplateSpec, TemplateSpecs};
@@ -117,11 +119,12 @@ impl Source for Templates {
         for template in self.templates.iter().filter(|one| one.zone_of(query).is_some()).map(|one| &one.spec)
         {
             if let Some(regex) = template.patterns.iter().find(|regex| regex.is_match(name)) {
-                let pattern = regex.as_str();
+                let pattern = match template.is_private {
+                    true => String::new(),
+                    false => format!(" by {:?}", regex.as_str()),
+                };
                 let conditions = if template.conditions.is_empty() { "" } else { ", if each `expr` is true" };
-                return Explanation::Ends(format!(
-                    "`template {template}` matches by {pattern:?}{conditions}"
-                ));
+                return Explanation::Ends(format!("`template {template}` matches{pattern}{conditions}"));
             }
             if !template.fallthrough.through(&query.name) {
                 return Explanation::Ends(format!(
@@ -243,6 +246,9 @@ impl One {
                 self.answer(context, query, zone, regex, name, vars, reply)
             }
             Ok(None) => missed(),
+            Err(_) if spec.is_private => {
+                Lookup::Fail(failed(format!("an expression has no value here; {NOT_SHOWN}")))
+            }
             Err(error) => Lookup::Fail(failed(beginning(error))),
         }
     }
@@ -286,14 +292,20 @@ impl One {
                 text.clear();
                 if let Err(error) = record.template.render(&data, &mut text) {
                     self.counters.template_failures.add_shared(1);
-                    let error = format!("{error} in {:?}", record.text);
-                    return Lookup::Fail(failed(beginning(error)));
+                    let error = match spec.is_private {
+                        true => format!(
+                            "no text can be made of {:?}; {NOT_SHOWN}",
+                            beginning(record.text.clone())
+                        ),
+                        false => beginning(format!("{error} in {:?}", record.text)),
+                    };
+                    return Lookup::Fail(failed(error));
                 }
-                let pushed = read_record(&text).and_then(|read| {
+                let pushed = spec.read_record(record, &text).and_then(|read| {
                     let rr = read.into_rr(section);
                     has_alias |= section == Section::Answer && rr.rtype == RType::CNAME;
                     rr.push_to(&mut records, &mut buffer)
-                        .map_err(|error| format!("{:?}: {error}", beginning(text.clone())))
+                        .map_err(|error| format!("{:?}: {error}", beginning(spec.shown(record, &text))))
                 });
                 if let Err(error) = pushed {
                     self.counters.rr_failures.add_shared(1);
@@ -308,15 +320,6 @@ impl One {
             _ => Lookup::Answer,
         }
     }
-}
-
-/// Reads the one record of a rendered text.
-///
-/// # Errors
-/// The problem, with the beginning of the text.
-fn read_record(text: &str) -> Result<zonetext::Record, String> {
-    zonetext::record(text)
-        .map_err(|error| format!("{:?} is not a record: {error}", beginning(text.to_owned())))
 }
 
 /// The failure of a name in a template's zone that matches no pattern.

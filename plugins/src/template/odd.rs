@@ -5,7 +5,7 @@ use std::cell::Cell;
 use gotemplate::{Fields, Value};
 use plugin::Spec;
 
-use super::{PLUGIN, Record, TemplateSpecs, read_record};
+use super::{PLUGIN, Record, TemplateSpecs};
 
 /// Warnings about invalid records that do not depend on the query, with their place.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
@@ -15,9 +15,12 @@ pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
 impl TemplateSpecs {
     fn odd(&self) -> impl Iterator<Item = String> {
         let rendered = self.templates.iter().filter(|template| !template.has_no_records());
-        let records = rendered.flat_map(|spec| [&spec.answer, &spec.authority, &spec.additional]).flatten();
-        records.filter_map(|record| {
-            let error = read_record(&record.constant()?).err()?;
+        let records = rendered.flat_map(|spec| {
+            let records = [&spec.answer, &spec.authority, &spec.additional].into_iter().flatten();
+            records.map(move |record| (spec, record))
+        });
+        records.filter_map(|(spec, record)| {
+            let error = spec.read_record(record, &record.constant()?).err()?;
             let Record { at, .. } = record;
             Some(format!("{at}: plugin/{PLUGIN}: {error}; queries that this template matches get SERVFAIL"))
         })

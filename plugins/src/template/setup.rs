@@ -50,6 +50,9 @@ pub struct TemplateSpec {
     pub rcode: Rcode,
     /// An Extended DNS Error to add.
     pub ede: Option<(u16, String)>,
+    /// Whether a word has the value of an environment variable: neither the log nor an answer's
+    /// Extended DNS Error prints what the template makes.
+    pub is_private: bool,
     /// Zones in which a name without matching pattern passes to the next plugin.
     pub fallthrough: Fallthrough,
 }
@@ -91,6 +94,7 @@ fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
         additional: Vec::new(),
         rcode: Rcode::NOERROR,
         ede: None,
+        is_private: has_value(directive),
         fallthrough: Fallthrough::default(),
     };
     // Variables are fields of the templates: they are read first, regardless of their place.
@@ -158,6 +162,11 @@ fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
         }
     }
     Ok(spec)
+}
+
+/// Whether a word of the directive or of its properties has the value of an environment variable.
+fn has_value(directive: &Directive) -> bool {
+    directive.args.iter().any(Word::is_private) || directive.body.iter().flatten().any(has_value)
 }
 
 fn records(property: &Directive, schema: &Schema, into: &mut Vec<Record>) -> Result<()> {

@@ -1,12 +1,11 @@
 //! The files of `tls`, read when a configuration is built and again when they change: open
 //! connections keep their certificate, new ones get the current one.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use files::{FileRead, ReadError};
+use files::{FileRead, ReadError, ShownPath};
 use rustls::server::NoServerSessionStorage;
 use rustls::{RootCertStore, ServerConfig};
 use tls::{TlsError, native_root_store, pem};
@@ -75,7 +74,7 @@ impl ServerTls {
             let (system, digest) = native_root_store()?;
             (files[2], roots) = (digest, Some(Arc::new(system)));
         }
-        let unwritable = |path: &PathBuf, error| TlsError::Unwritable { path: path.clone(), error };
+        let unwritable = |path: &ShownPath, error| TlsError::Unwritable { path: path.clone(), error };
         let keylog = match (&settings.keylog, secrets) {
             (Some(path), Secrets::Written) => {
                 let opened = KeyLogFile::open(path).map_err(|error| unwritable(path, error))?;
@@ -235,7 +234,7 @@ impl Persistent for Certificates {
             let settings = &tls.settings;
             let mut paths = vec![settings.certificate.clone(), settings.key.clone()];
             paths.extend(settings.authority.clone());
-            let read = |path: PathBuf| {
+            let read = |path: ShownPath| {
                 let read = files::read(&path, pem::MAX_BYTES);
                 read.map_err(|error| TlsError::File { path, error: error.into() })
             };
@@ -295,7 +294,7 @@ impl Followed {
 }
 
 fn told(logger: &Logger, settings: &Settings) {
-    let file = Path::display(&settings.certificate);
+    let file = settings.certificate.display();
     logger.info(Some(PLUGIN), &format!("Successfully reloaded {file} with its key"));
 }
 

@@ -5,9 +5,9 @@ mod client_auth;
 mod files;
 mod keylog;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use ::files::ShownPath;
 use corefile::{Directive, Located, Location, Word};
 use tls::TlsError;
 
@@ -28,13 +28,13 @@ pub struct TlsSpec {
     /// Its settings.
     pub settings: Settings,
     /// The files with the locations of their words.
-    pub files: Vec<(PathBuf, Location)>,
+    pub files: Vec<(ShownPath, Location)>,
 }
 
 impl TlsSpec {
     /// Location of the word to fix for this error.
     pub fn place_of(&self, error: &TlsError) -> &Location {
-        let file = self.files.iter().find(|(path, _)| Some(path.as_path()) == error.file());
+        let file = self.files.iter().find(|(path, _)| Some(path) == error.file());
         file.map_or(&self.at, |(_, at)| at)
     }
 }
@@ -43,15 +43,15 @@ impl TlsSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The certificate with its chain.
-    pub certificate: PathBuf,
+    pub certificate: ShownPath,
     /// Its private key.
-    pub key: PathBuf,
+    pub key: ShownPath,
     /// Authorities of clients' certificates; `None` for the system's.
-    pub authority: Option<PathBuf>,
+    pub authority: Option<ShownPath>,
     /// Requirement for clients' certificates.
     pub client_auth: ClientAuth,
     /// The file of secrets for programs that decrypt recorded traffic.
-    pub keylog: Option<PathBuf>,
+    pub keylog: Option<ShownPath>,
 }
 
 /// Reads the one `tls` of a server block.
@@ -66,7 +66,7 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     let mut args = Args::new(PLUGIN, directive, "CERT KEY [CA]");
     let mut files = Vec::new();
     let mut file = |word: &Word| {
-        let path = path(root, &word.text);
+        let path = path(root, word);
         files.push((path.clone(), word.at.clone()));
         path
     };
@@ -119,7 +119,7 @@ mod tests {
             }
         );
         let all = read("root /r\ntls a.pem /b.pem c.pem {\nclient_auth require\nkeylog k\n}");
-        let paths: [&Path; 2] = [&all.certificate, &all.key];
+        let paths = [all.certificate.as_path(), all.key.as_path()];
         assert_eq!(paths, [Path::new("/r/a.pem"), Path::new("/b.pem")]);
         assert_eq!((all.authority, all.keylog), (Some("/r/c.pem".into()), Some("/r/k".into())));
         for (word, expected) in [

@@ -175,7 +175,10 @@ fn a_snapshot_that_cannot_be_used_is_told_and_replaced_and_nothing_of_it_is_answ
         std::os::unix::fs::chown(&file, Some(owner), None).unwrap();
         let server = Server::start(&text);
         let line = server.wait_for_log("Cannot use the snapshot", PATIENCE);
-        assert_contains!(line, format!("found owner {owner} and mode 0{mode:o}; set owner and mode, or remove it"));
+        assert_contains!(
+            line,
+            format!("found owner {owner} and mode 0{mode:o}; set owner and mode, or remove it")
+        );
         let reply = Ask::new("web.t1.svc.cluster.local", "A").of(at);
         assert_eq!(reply.status(), "SERVFAIL", "{mode:o} {owner}");
         // What replaces it is the server's own.

@@ -188,7 +188,7 @@ fn big(at: SocketAddr) -> Vec<String> {
 
 fn follow(kubeconfig: &Path) -> (Seen, WatchHandle) {
     let wants = WatchConfig { endpoints: true, pods: Some(PodWatch::default()), ..WatchConfig::default() };
-    let access = Access::Kubeconfig { file: kubeconfig.to_owned(), context: Some("kube".into()) };
+    let access = Access::Kubeconfig { file: kubeconfig.into(), context: Some("kube".into()) };
     let (seen, following) = start(access, wants);
     seen.until_following(&[Kind::Service, Kind::Slice, Kind::Namespace, Kind::Pod]);
     (seen, following)

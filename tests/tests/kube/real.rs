@@ -33,7 +33,7 @@ fn start(access: Access, wants: WatchConfig) -> (Seen, WatchHandle) {
 }
 
 fn kubeconfig(cluster: &Cluster) -> Access {
-    Access::Kubeconfig { file: cluster.path("dns.kubeconfig"), context: Some("kube".into()) }
+    Access::Kubeconfig { file: cluster.path("dns.kubeconfig").into(), context: Some("kube".into()) }
 }
 
 const NAMESPACES: &str = "/api/v1/namespaces";
@@ -137,9 +137,9 @@ fn what_the_real_api_says_is_kept_by_every_way_in_and_after_it_was_gone() {
         early.until("all that was made", filled);
         assert_filled(&early.store());
         let tls = ClientFiles {
-            certificate: cluster.path("client.crt"),
-            key: cluster.path("client.key"),
-            authority: cluster.path("ca.crt"),
+            certificate: cluster.path("client.crt").into(),
+            key: cluster.path("client.key").into(),
+            authority: cluster.path("ca.crt").into(),
         };
         let endpoint = Access::Endpoint { url: "https://127.0.0.1:6443".into(), tls: Some(tls) };
         for access in [kubeconfig(&cluster), endpoint] {

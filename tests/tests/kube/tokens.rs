@@ -49,7 +49,7 @@ fn a_token_that_is_not_accepted_any_more_is_tried_as_soon_as_it_is_another() {
                 Reply::watch(FORM).octets(added(FORM, "b", 11)).stall()
             }
         });
-        let access = Access::Kubeconfig { file: kubeconfig(directory.path(), &api), context: None };
+        let access = Access::Kubeconfig { file: kubeconfig(directory.path(), &api).into(), context: None };
         let (seen, _following) = start(access, WatchConfig::default());
         until_names(&seen, &["a"]);
         *valid.lock().unwrap() = "two";
@@ -82,7 +82,7 @@ fn a_token_that_is_renewed_in_the_midst_of_a_watch_is_told_before_the_old_one_is
     let file = kubeconfig(directory.path(), &api);
     let seen = Seen::default();
     let settings = ClientSettings {
-        access: Access::Kubeconfig { file, context: None },
+        access: Access::Kubeconfig { file: file.into(), context: None },
         wants: WatchConfig::default(),
         pace: RateLimit::default(),
         now: || now() + Duration::from_secs(LATER_S.load(Ordering::Acquire)),

@@ -15,6 +15,7 @@ mod sockets;
 mod stop_in_reload;
 mod swaps;
 mod systemd;
+mod variables;
 mod watchdog;
 
 use std::process::{Child, Command, Output};

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Clock, NameStore, Round};
 use corefile::go_values::format_duration;
+use files::ShownPath;
 use stub_resolver::{LookupOutcome, Question};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -57,7 +58,7 @@ pub trait Server: Send + Sync + 'static {
 /// A hosts file with refreshed names, shared by all server blocks that read it.
 #[derive(Debug)]
 pub struct RefreshedFile {
-    file: PathBuf,
+    file: ShownPath,
     /// The shipped file, for hosts files that do not exist.
     shipped: PathBuf,
     state: Mutex<State>,
@@ -120,7 +121,7 @@ pub struct RefreshedFiles {
 impl RefreshedFiles {
     /// The file at `path`, if it has refreshed names.
     pub fn find(&self, path: &Path) -> Option<Arc<RefreshedFile>> {
-        self.all().into_iter().find(|kept| kept.file == path)
+        self.all().into_iter().find(|kept| kept.file.as_path() == path)
     }
 
     /// All files in use.
@@ -132,7 +133,7 @@ impl RefreshedFiles {
     pub fn prepare(&self, plans: &[RefreshPlan], environment: &Environment, now: Instant) {
         let mut all = self.lock();
         for plan in plans {
-            if !all.iter().any(|kept| kept.file == plan.file) {
+            if !all.iter().any(|kept| kept.file.as_path() == plan.file.as_path()) {
                 all.push(Arc::new(RefreshedFile::new(plan.clone(), environment, now)));
             }
         }
@@ -143,7 +144,7 @@ impl RefreshedFiles {
         let now = clock::now();
         self.prepare(plans, running.environment(), now);
         self.lock().retain(|kept| {
-            let stays = plans.iter().any(|plan| plan.file == kept.file);
+            let stays = plans.iter().any(|plan| plan.file.as_path() == kept.file.as_path());
             if !stays {
                 kept.stop();
                 let message = format!("the names of {} are refreshed no more", kept.file.display());
@@ -187,7 +188,7 @@ impl RefreshedFile {
     }
 
     /// The file.
-    pub fn file(&self) -> &Path {
+    pub fn file(&self) -> &ShownPath {
         &self.file
     }
 
@@ -427,7 +428,7 @@ impl RefreshedFile {
                 drop(state);
                 running.serve(self);
             }
-            Err(error) => self.cannot_publish(error.to_string(), running.logger()),
+            Err(error) => self.cannot_publish(error.shown_as(&self.file).to_string(), running.logger()),
         }
     }
 

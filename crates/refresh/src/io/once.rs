@@ -46,7 +46,7 @@ pub fn once(
     if servers.is_empty() {
         servers = upstream_choice::system(upstreams);
     }
-    let (mut outcomes, mut failed) = (None, WriteError::Changing(file.clone()));
+    let (mut outcomes, mut failed) = (None, WriteError::Changing(file.to_path_buf()));
     for _ in 0..TRIES {
         let mut names = NameStore::new(settings.clone(), reading(clock::now()));
         match read_file(&file) {
@@ -54,7 +54,7 @@ pub fn once(
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             // Another program wrote or replaced the file during the read.
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                failed = WriteError::Changing(file.clone());
+                failed = WriteError::Changing(file.to_path_buf());
                 thread::sleep(SETTLES);
                 continue;
             }
@@ -81,18 +81,18 @@ pub fn once(
         match files::atomic_write(&file, Some(&base), &text) {
             Ok(()) => return Ok((Vec::new(), told)),
             // The file has changed since it was read: the next try applies the answers to the new text.
-            Err(WriteError::Changed(_)) => failed = WriteError::Changing(file.clone()),
+            Err(WriteError::Changed(_)) => failed = WriteError::Changing(file.to_path_buf()),
             // The lock's owner may be writing to a slow disk.
             Err(error @ WriteError::Busy(_)) => failed = error,
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.shown_as(&file).to_string()),
         }
     }
-    Err(failed.to_string())
+    Err(failed.shown_as(&file).to_string())
 }
 
 /// The plan of the selected file, or one of the environment only.
 fn chosen(wish: &Once, environment: &Environment, mut plans: Vec<RefreshPlan>) -> RefreshPlan {
-    let at = plans.iter().position(|plan| wish.hosts.as_ref() == Some(&plan.file)).unwrap_or(0);
+    let at = plans.iter().position(|plan| wish.hosts.as_deref() == Some(plan.file.as_path())).unwrap_or(0);
     let mut plan = if plans.is_empty() {
         let settings = spec::settings(&RefreshSpec::default(), environment);
         let settings = Settings { names: environment.names.clone(), ..settings };
@@ -101,7 +101,7 @@ fn chosen(wish: &Once, environment: &Environment, mut plans: Vec<RefreshPlan>) -
         plans.swap_remove(at)
     };
     if let Some(file) = &wish.hosts {
-        plan.file.clone_from(file);
+        plan.file = file.into();
     }
     plan
 }

@@ -1,10 +1,11 @@
 //! The hosts files with refreshed names: merges the Corefile's properties and the environment.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use crate::{Families, Schedule, Settings};
+use files::ShownPath;
 use wire::Name;
 
 use super::Environment;
@@ -30,7 +31,7 @@ pub struct RefreshSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefreshPlan {
     /// The hosts file.
-    pub file: PathBuf,
+    pub file: ShownPath,
     /// The names, and how they are refreshed.
     pub settings: Settings,
     /// The servers; if empty, those of the node.
@@ -43,18 +44,20 @@ pub struct RefreshPlan {
 ///
 /// Server blocks with the same file share one: their names are united, and other properties are those of the first block
 /// that has any. The environment's names go into the first file that is not the system's own.
-pub fn plan(hosts: &[(&Path, &RefreshSpec)], environment: &Environment) -> Vec<RefreshPlan> {
+pub fn plan(hosts: &[(&ShownPath, &RefreshSpec)], environment: &Environment) -> Vec<RefreshPlan> {
     let mut plans: Vec<RefreshPlan> = Vec::new();
-    let own = hosts.iter().map(|(file, _)| *file).find(|file| *file != Path::new(SYSTEM));
+    let own = hosts.iter().map(|(file, _)| *file).find(|file| file.as_path() != Path::new(SYSTEM));
     for &(file, _) in hosts {
-        if plans.iter().any(|plan| plan.file == file) {
+        if plans.iter().any(|plan| plan.file.as_path() == file.as_path()) {
             continue;
         }
-        let of_file = || hosts.iter().filter(|(of, _)| *of == file).map(|(_, refresh)| *refresh);
+        let of_file =
+            || hosts.iter().filter(|(of, _)| of.as_path() == file.as_path()).map(|(_, refresh)| *refresh);
         let written = of_file().find(|refresh| **refresh != RefreshSpec::default());
         let nothing = RefreshSpec::default();
         let mut settings = settings(written.unwrap_or(&nothing), environment);
-        let of_environment = own.filter(|own| *own == file).map(|_| environment.names.as_slice());
+        let of_environment =
+            own.filter(|own| own.as_path() == file.as_path()).map(|_| environment.names.as_slice());
         let because = match (of_file().any(|refresh| !refresh.names.is_empty()), of_environment) {
             (true, Some([_, ..])) => "`refresh` and LOCALDNS_CRITICAL_FQDNS",
             (true, _) => "`refresh`",
@@ -67,7 +70,7 @@ pub fn plan(hosts: &[(&Path, &RefreshSpec)], environment: &Environment) -> Vec<R
         }
         if !settings.names.is_empty() {
             let via = written.map(|written| written.via.clone()).unwrap_or_default();
-            plans.push(RefreshPlan { file: file.to_owned(), settings, via, because });
+            plans.push(RefreshPlan { file: file.clone(), settings, via, because });
         }
     }
     plans

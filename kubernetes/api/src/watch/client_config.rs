@@ -1,15 +1,16 @@
 //! Validated address, credentials and TLS settings of the API.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use files::ShownPath;
 use rustls::ClientConfig;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use crate::sanitize::sanitize;
-use crate::settings::{ClientFiles, WatchError};
+use crate::settings::{ClientFiles, ShownText, WatchError};
 
 /// Address, credentials and TLS settings of an API.
 pub(super) struct Api {
@@ -33,7 +34,7 @@ pub(super) enum Credentials {
     /// A fixed value.
     Fixed(Box<str>),
     /// A token in a file, which is replaced before the token expires.
-    TokenFile(PathBuf),
+    TokenFile(ShownPath),
 }
 
 /// Text in PEM format, with the name of its file or field for errors.
@@ -69,9 +70,9 @@ impl Api {
         };
         let (host, port) = (set("KUBERNETES_SERVICE_HOST")?, set("KUBERNETES_SERVICE_PORT")?);
         let host = if host.contains(':') { format!("[{host}]") } else { host };
-        let authority = account.join("ca.crt");
+        let authority = account.join("ca.crt").into();
         let pem = Pem { authority: Some((name_of(&authority), file(&authority)?)), ..Pem::default() };
-        Self::at(&format!("https://{host}:{port}"), pem, Credentials::TokenFile(account.join("token")))
+        Self::at(&format!("https://{host}:{port}"), pem, Credentials::TokenFile(account.join("token").into()))
     }
 
     /// Validates a URL and TLS settings.
@@ -79,6 +80,15 @@ impl Api {
     /// # Errors
     /// [`WatchError::Access`].
     pub(super) fn at(url: &str, pem: Pem, credentials: Credentials) -> Result<Self, WatchError> {
+        Self::at_shown(&url.into(), pem, credentials)
+    }
+
+    /// As [`Self::at`]; errors show the URL as the Corefile has it.
+    ///
+    /// # Errors
+    /// [`WatchError::Access`].
+    pub(super) fn at_shown(url: &ShownText, pem: Pem, credentials: Credentials) -> Result<Self, WatchError> {
+        let (url, shown) = (url.as_str(), printable_url(url.shown()));
         let (scheme, rest) = match url.split_once("://") {
             Some((scheme, rest)) => (scheme, rest),
             // As in client-go.
@@ -88,10 +98,10 @@ impl Api {
         let default = match scheme {
             "https" => 443,
             "http" => 80,
-            _ => return Err(access_error(&printable_url(url), "expected http:// or https://")),
+            _ => return Err(access_error(&shown, "expected http:// or https://")),
         };
         let (authority, prefix) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-        let invalid = || access_error(&printable_url(url), "expected HOST or HOST:PORT");
+        let invalid = || access_error(&shown, "expected HOST or HOST:PORT");
         let parsed: hyper::http::uri::Authority = authority.parse().map_err(|_| invalid())?;
         let possible = prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#@".contains(&byte));
         let odd_port = parsed.port_u16().is_none() && authority.len() > parsed.host().len();
@@ -145,7 +155,7 @@ impl Credentials {
 
 impl ClientFiles {
     pub(super) fn read(&self) -> Result<Pem, WatchError> {
-        let read = |path: &Path| Ok((name_of(path), file(path)?));
+        let read = |path: &ShownPath| Ok((name_of(path), file(path)?));
         Ok(Pem {
             authority: Some(read(&self.authority)?),
             client: Some(Client { certificate: read(&self.certificate)?, key: read(&self.key)? }),
@@ -194,8 +204,9 @@ impl Pem {
                 }
             }
             None => {
-                let authorities = tls::native_roots()
-                    .map_err(|error| access_error(&name_of(&error.path), &error.source.to_string()))?;
+                let authorities = tls::native_roots().map_err(|error| {
+                    access_error(&name_of(&error.path.clone().into()), &error.source.to_string())
+                })?;
                 roots.add_parsable_certificates(authorities);
             }
         }
@@ -210,13 +221,13 @@ fn certificates((name, pem): &NamedPem) -> Result<Vec<CertificateDer<'static>>, 
 }
 
 /// Reads a file, with a timeout.
-pub(super) fn file(path: &Path) -> Result<Vec<u8>, WatchError> {
+pub(super) fn file(path: &ShownPath) -> Result<Vec<u8>, WatchError> {
     files::read_with_timeout(path, MAX_FILE_BYTES)
         .map_err(|error| access_error(&name_of(path), &error.to_string()))
 }
 
-pub(super) fn name_of(path: &Path) -> Box<str> {
-    path.to_string_lossy().into()
+pub(super) fn name_of(path: &ShownPath) -> Box<str> {
+    path.display().to_string().into()
 }
 
 /// Returns [`WatchError::Access`] with sanitized texts.
@@ -331,7 +342,7 @@ mod tests {
             found("").unwrap_err(),
             "KUBERNETES_SERVICE_HOST: not set; outside of a pod use `endpoint` or `kubeconfig`"
         );
-        let authority = account.path().join("ca.crt");
+        let authority = ShownPath::from(account.path().join("ca.crt"));
         assert!(found("10.96.0.1").unwrap_err().starts_with(&*name_of(&authority)));
         std::fs::write(&authority, "none").unwrap();
         assert!(found("10.96.0.1").unwrap_err().ends_with("expected certificates in PEM format"));
@@ -339,7 +350,7 @@ mod tests {
         std::fs::write(&authority, pem).unwrap();
         assert_eq!(found("10.96.0.1").unwrap(), "10.96.0.1:443");
         assert_eq!(found("fd00::1").unwrap(), "[fd00::1]:443");
-        let token = account.path().join("token");
+        let token = ShownPath::from(account.path().join("token"));
         let header = || Credentials::TokenFile(token.clone()).header();
         assert!(header().is_err());
         for (text, value) in

@@ -2,9 +2,9 @@
 
 use std::env;
 
-use crate::settings::{Access, WatchError};
+use crate::settings::{Access, ClientFiles, WatchError};
 
-use super::client_config::{Api, Credentials, Pem};
+use super::client_config::{Api, Credentials};
 use super::kubeconfig;
 
 impl Access {
@@ -32,9 +32,11 @@ impl Api {
     pub(super) fn from_access(access: &Access) -> Result<Self, WatchError> {
         match access {
             Access::InCluster(account) => Self::in_cluster(account, |name| env::var(name).ok()),
-            Access::Endpoint { url, tls: None } => Self::at(url, Pem::default(), Credentials::None),
-            Access::Endpoint { url, tls: Some(files) } => Self::at(url, files.read()?, Credentials::None),
-            Access::Kubeconfig { file, context } => kubeconfig::read(file, context.as_deref()),
+            Access::Endpoint { url, tls } => {
+                let pem = tls.as_ref().map(ClientFiles::read).transpose()?.unwrap_or_default();
+                Self::at_shown(url, pem, Credentials::None)
+            }
+            Access::Kubeconfig { file, context } => kubeconfig::read(file, context.as_ref()),
         }
     }
 }

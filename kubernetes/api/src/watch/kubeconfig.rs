@@ -1,11 +1,12 @@
 //! Reads a kubeconfig: cluster and credentials of a context.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use files::ShownPath;
 use yaml_rust2::parser::{Event, Parser};
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::settings::WatchError;
+use crate::settings::{ShownText, WatchError};
 
 use super::client_config::{Api, Client, Credentials, NamedPem, Pem, access_error, file, name_of};
 
@@ -13,18 +14,19 @@ use super::client_config::{Api, Client, Credentials, NamedPem, Pem, access_error
 ///
 /// # Errors
 /// [`WatchError::Access`] with the file and the cause.
-pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Api, WatchError> {
+pub(super) fn read(path: &ShownPath, context: Option<&ShownText>) -> Result<Api, WatchError> {
     let config = Config { path, yaml: load(path)? };
-    let current = config.yaml["current-context"].as_str();
-    let context = context.or(current).filter(|context| !context.is_empty());
+    let current = config.yaml["current-context"].as_str().map(ShownText::from);
+    let context = context.or(current.as_ref()).filter(|context| !context.as_str().is_empty());
     let context = context.ok_or_else(|| config.error("no current-context; name one"))?;
     let context = config.named("contexts", "context", context)?;
     let name = |what: &str| {
         let name = context[what].as_str();
-        name.ok_or_else(|| config.error(&format!("its context has no {what}")))
+        let name = name.ok_or_else(|| config.error(&format!("its context has no {what}")))?;
+        Ok(ShownText::from(name))
     };
-    let cluster = config.named("clusters", "cluster", name("cluster")?)?;
-    let user = config.named("users", "user", name("user")?)?;
+    let cluster = config.named("clusters", "cluster", &name("cluster")?)?;
+    let user = config.named("users", "user", &name("user")?)?;
     let server = cluster["server"].as_str().ok_or_else(|| config.error("its cluster has no server"))?;
     for (of, word) in [(cluster, "proxy-url"), (user, "exec"), (user, "auth-provider")] {
         if !of[word].is_badvalue() {
@@ -50,7 +52,7 @@ pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Api, WatchError
     Api::at(server, pem, config.credentials(user))
 }
 
-fn load(path: &Path) -> Result<Yaml, WatchError> {
+fn load(path: &ShownPath) -> Result<Yaml, WatchError> {
     let invalid = |cause: &str| access_error(&name_of(path), cause);
     let text = String::from_utf8(file(path)?).map_err(|_| invalid("expected YAML, found no text"))?;
     check(&text).map_err(|why| invalid(&why))?;
@@ -81,15 +83,15 @@ fn check(text: &str) -> Result<(), String> {
 const MAX_DEPTH: usize = 64;
 
 struct Config<'a> {
-    path: &'a Path,
+    path: &'a ShownPath,
     yaml: Yaml,
 }
 
 impl Config<'_> {
     /// Returns the entry of a name in one of the three lists.
-    fn named(&self, list: &str, what: &str, name: &str) -> Result<&Yaml, WatchError> {
+    fn named(&self, list: &str, what: &str, name: &ShownText) -> Result<&Yaml, WatchError> {
         let entries = self.yaml[list].as_vec().map_or(&[][..], Vec::as_slice);
-        let entry = entries.iter().find(|entry| entry["name"].as_str() == Some(name));
+        let entry = entries.iter().find(|entry| entry["name"].as_str() == Some(name.as_str()));
         entry.map(|entry| &entry[what]).ok_or_else(|| self.error(&format!("no {what} {name:?}")))
     }
 
@@ -125,8 +127,11 @@ impl Config<'_> {
     }
 
     /// Resolves a path relative to the kubeconfig.
-    fn resolve_path(&self, path: &str) -> PathBuf {
-        self.path.parent().unwrap_or_else(|| Path::new("")).join(path)
+    fn resolve_path(&self, path: &str) -> ShownPath {
+        match Path::new(path).is_absolute() {
+            true => path.into(),
+            false => self.path.derive(self.path.parent().unwrap_or_else(|| Path::new("")).join(path)),
+        }
     }
 
     fn error(&self, cause: &str) -> WatchError {
@@ -170,19 +175,19 @@ contexts:
     #[test]
     fn reads_contexts() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("config");
+        let path = ShownPath::from(directory.path().join("config"));
         std::fs::write(&path, CONFIG).unwrap();
         let pem = rcgen::generate_simple_self_signed(["api".to_owned()]).unwrap().cert.pem();
         std::fs::write(directory.path().join("ca.crt"), pem).unwrap();
         let found = |context: Option<&str>| {
-            read(&path, context)
+            read(&path, context.map(ShownText::from).as_ref())
                 .map(|api| (api.authority, api.credentials))
                 .map_err(|error| error.to_string())
         };
         let near = || "127.0.0.1:1".to_owned();
         assert_eq!(found(None), Ok((near(), Credentials::Fixed("Bearer abc".into()))));
         assert_eq!(found(Some("basic")), Ok((near(), Credentials::Fixed("Basic YTpi".into()))));
-        let token = Credentials::TokenFile(directory.path().join("token"));
+        let token = Credentials::TokenFile(directory.path().join("token").into());
         assert_eq!(found(Some("away")), Ok(("api.example.com:6443".to_owned(), token)));
         for (context, cause) in [
             ("run", "exec is not supported; use a token or a certificate"),

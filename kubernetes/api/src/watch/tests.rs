@@ -9,7 +9,7 @@ use crate::settings::Access;
 #[test]
 fn new_token_ends_the_wait() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("token");
+    let file = files::ShownPath::from(directory.path().join("token"));
     std::fs::write(&file, "one").unwrap();
     let refused = |credentials| Some(RejectedCredentials { credentials, header: Some("Bearer one".into()) });
     let of_file = || refused(Credentials::TokenFile(file.clone()));
