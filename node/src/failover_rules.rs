@@ -24,7 +24,8 @@ use crate::nft::{Batch, Contents, Family, NftError, Set, Socket, TRANSPORT_KEY, 
 
 pub use leases::{DeathDetection, Leases};
 use leases::{HOLDERS, pid_of, renew};
-use stays::{CHAINS, FAILOVER, SETS, TURNS, Turns, stays, zones_of};
+pub(crate) use stays::CILIUM_LINK;
+use stays::{CHAINS, CLIENTS, FAILOVER, SETS, TURNS, Turns, stays, zones_of};
 
 /// An address that clients query.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,6 +202,14 @@ impl Rules {
     /// If the kernel does not return it.
     pub fn led(&mut self) -> Result<Vec<(IpAddr, Option<IpAddr>)>, NftError> {
         Ok(self.contents()?.replaced(FAILOVER))
+    }
+
+    /// The links in the existing table whose clients do not fail over, regardless of its author.
+    ///
+    /// # Errors
+    /// If the kernel does not return it.
+    pub fn refused_links(&mut self) -> Result<Vec<String>, NftError> {
+        Ok(self.contents()?.accepted_links(CLIENTS))
     }
 
     fn contents(&mut self) -> Result<Contents, NftError> {

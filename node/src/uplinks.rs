@@ -1,16 +1,21 @@
 //! Finds the links to other networks.
 
+mod networks;
+mod nexthops;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::Ipv4Addr;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures_util::TryStreamExt as _;
+use ipnet::IpNet;
+use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
 
 use crate::NodeError;
+use crate::failover_rules::CILIUM_LINK;
 
 /// The names of these links, sorted. Outside hosts arrive over them; links of pods are not among
 /// them.
@@ -23,35 +28,49 @@ pub struct Uplinks {
 }
 
 impl Uplinks {
-    /// Finds them: links of a default route in the main table, network hardware (from Linux 5.14
-    /// on, which names the device), and bonds and VLANs of it. Blocks.
+    /// Finds them: links of a default route, in one part or in many, of any routing table; network
+    /// hardware (from Linux 5.14 on, which names the device), bonds and VLANs of it, and VRFs with
+    /// one of these; and the links with a name in `kept`. Blocks.
     ///
     /// # Errors
-    /// If the kernel does not list its links or routes.
-    pub fn now() -> Result<Self, NodeError> {
+    /// If the kernel does not list its links, routes or nexthops.
+    pub fn now(kept: &[String]) -> Result<Self, NodeError> {
         let looks = || -> io::Result<Self> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async {
+            let (links, routes) = runtime.block_on(async {
                 let (connection, handle, _) = new_connection()?;
                 let connection = tokio::spawn(connection);
                 let found = look(&handle).await;
                 connection.abort();
                 found.map_err(io::Error::other)
-            })
+            })?;
+            let mut leads_out = routes.lead_out()?;
+            let is_kept = |(_, link): &(&u32, &Link)| kept.contains(&link.name);
+            leads_out.extend(links.iter().filter(is_kept).map(|(index, _)| *index));
+            Ok(Self::of(&links, &leads_out))
         };
         looks().map_err(NodeError::Routes)
     }
 
     fn of(links: &BTreeMap<u32, Link>, leads_out: &BTreeSet<u32>) -> Self {
         let mut uplinks = Self::default();
+        let is_kind = |link: &Link, kind| link.kind == Some(kind);
         for (index, link) in links {
-            let has_uplink =
-                || links.values().any(|port| port.master == Some(*index) && is_outward(links, port));
+            let mut ports = links.iter().filter(|(_, port)| port.master == Some(*index));
+            // Packets of a port arrive on its bridge or bond; those of a VRF on both.
+            let is_port =
+                link.master.is_some_and(|of| links.get(&of).is_none_or(|of| !is_kind(of, InfoKind::Vrf)));
             if link.is_bridge(links) {
-                if leads_out.contains(index) || (link.kind == Some(InfoKind::Bridge) && has_uplink()) {
+                let has_uplink =
+                    is_kind(link, InfoKind::Bridge) && ports.any(|(_, port)| is_outward(links, port));
+                if leads_out.contains(index) || has_uplink {
                     uplinks.shared.push(link.name.clone());
                 }
-            } else if leads_out.contains(index) || (link.master.is_none() && is_outward(links, link)) {
+            } else if leads_out.contains(index)
+                || (!is_port && is_outward(links, link))
+                || (is_kind(link, InfoKind::Vrf)
+                    && ports.any(|(port, link)| leads_out.contains(port) || is_outward(links, link)))
+            {
                 uplinks.alone.push(link.name.clone());
             }
         }
@@ -107,22 +126,85 @@ fn is_outward(links: &BTreeMap<u32, Link>, link: &Link) -> bool {
     }
 }
 
-async fn look(handle: &Handle) -> Result<Uplinks, rtnetlink::Error> {
+/// The networks that are routed over each link, and by each nexthop object.
+#[derive(Debug, Default)]
+struct Routes {
+    of_links: BTreeMap<u32, Vec<IpNet>>,
+    of_nexthops: BTreeMap<u32, Vec<IpNet>>,
+}
+
+impl Routes {
+    /// Adds a route of any table. `internal` is a link that leads to pods.
+    fn add(&mut self, route: &RouteMessage, internal: Option<u32>) {
+        if route.header.kind != RouteType::Unicast {
+            return;
+        }
+        let Some(network) = network(route).filter(networks::counts) else { return };
+        let is_main = route.header.table == RouteHeader::RT_TABLE_MAIN;
+        let mut over = |link| {
+            // Cilium has a table with a default route to its pods.
+            if is_main || Some(link) != internal {
+                self.of_links.entry(link).or_default().push(network);
+            }
+        };
+        for attribute in &route.attributes {
+            match attribute {
+                RouteAttribute::Oif(index) => over(*index),
+                RouteAttribute::MultiPath(hops) => hops.iter().for_each(|hop| over(hop.interface_index)),
+                RouteAttribute::NhId(id) => self.of_nexthops.entry(*id).or_default().push(network),
+                _ => {}
+            }
+        }
+    }
+
+    /// The links that lead to other networks. Blocks.
+    fn lead_out(mut self) -> io::Result<BTreeSet<u32>> {
+        if !self.of_nexthops.is_empty() {
+            // With net.ipv4.nexthop_compat_mode=0, the route itself names no link.
+            let links = nexthops::all()?;
+            for (id, networks) in &self.of_nexthops {
+                for link in links.get(id).into_iter().flatten() {
+                    self.of_links.entry(*link).or_default().extend(networks);
+                }
+            }
+        }
+        let leads_out = self.of_links.iter().filter(|(_, networks)| networks::lead_out(networks));
+        Ok(leads_out.map(|(link, _)| *link).collect())
+    }
+}
+
+/// The destination of a route.
+fn network(route: &RouteMessage) -> Option<IpNet> {
+    let address = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+        RouteAttribute::Destination(RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    });
+    let any = match route.header.address_family {
+        AddressFamily::Inet => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        AddressFamily::Inet6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        _ => return None,
+    };
+    IpNet::new(address.unwrap_or(any), route.header.destination_prefix_length).ok()
+}
+
+async fn look(handle: &Handle) -> Result<(BTreeMap<u32, Link>, Routes), rtnetlink::Error> {
     let mut links = BTreeMap::new();
     let mut listed = handle.link().get().execute();
     while let Some(message) = listed.try_next().await? {
         links.insert(message.header.index, link(message));
     }
-    let mut leads_out = BTreeSet::new();
+    let internal = links.iter().find_map(|(index, link)| (link.name == CILIUM_LINK).then_some(*index));
+    let mut routes = Routes::default();
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
     let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
     for family in [v4, v6] {
         let mut listed = Box::pin(handle.route().get(family).execute());
         while let Some(route) = listed.try_next().await? {
-            leads_out.extend(links_of_default(&route));
+            routes.add(&route, internal);
         }
     }
-    Ok(Uplinks::of(&links, &leads_out))
+    Ok((links, routes))
 }
 
 fn link(message: LinkMessage) -> Link {
@@ -143,21 +225,6 @@ fn link(message: LinkMessage) -> Link {
         }
     }
     link
-}
-
-/// The links of a default route of the main table; a CNI may have tables of its own with default
-/// routes to its pods.
-fn links_of_default(route: &RouteMessage) -> Vec<u32> {
-    let RouteHeader { destination_prefix_length, kind, table, .. } = route.header;
-    if destination_prefix_length != 0 || kind != RouteType::Unicast || table != RouteHeader::RT_TABLE_MAIN {
-        return Vec::new();
-    }
-    let links = |attribute: &RouteAttribute| match attribute {
-        RouteAttribute::Oif(index) => vec![*index],
-        RouteAttribute::MultiPath(hops) => hops.iter().map(|hop| hop.interface_index).collect(),
-        _ => Vec::new(),
-    };
-    route.attributes.iter().flat_map(links).collect()
 }
 
 /// Maximum nesting of VLANs.
@@ -227,6 +294,20 @@ mod tests {
                 ],
                 &[3],
                 &["bond0", "bond0.7", "bond0.7.8"],
+                &[],
+            ),
+            (
+                "a VRF of an uplink, one of hardware, and one of pods",
+                vec![
+                    link("vrf1", Some(InfoKind::Vrf)),
+                    link("vrf2", Some(InfoKind::Vrf)),
+                    link("vrf3", Some(InfoKind::Vrf)),
+                    port(veth("up", 9), 1),
+                    port(hardware("eth0"), 2),
+                    port(veth("v1", 9), 3),
+                ],
+                &[4],
+                &["eth0", "up", "vrf1", "vrf2"],
                 &[],
             ),
             (

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
-use node::{Clients, Diagnosis, Uplinks};
+use node::{Clients, Diagnosis, Rules, Uplinks};
 use serde_json::{Value, json};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
@@ -46,18 +46,34 @@ pub(super) struct FailoverScope {
 }
 
 impl FailoverScope {
-    /// Reads the host's links if the set depends on them. Blocks.
+    /// Reads the host's links if the set depends on them. Uplinks in the existing rules stay uplinks.
+    /// Blocks.
     pub(super) fn now(asked: &FailoverClients) -> Self {
+        let refused = || Rules::open().and_then(|mut rules| rules.refused_links()).unwrap_or_default();
+        let kept = if *asked == FailoverClients::Local { refused() } else { Vec::new() };
+        Self::of(asked, &kept)
+    }
+
+    /// As [`Self::now`]; links of these names are uplinks for as long as they exist.
+    fn of(asked: &FailoverClients, kept: &[String]) -> Self {
         let known = |clients| Self { clients, shared: Vec::new(), unknown: None };
         match asked {
             FailoverClients::All => known(Clients::All),
             FailoverClients::In(networks) => known(Clients::In(networks.clone())),
-            FailoverClients::Local => match Uplinks::now() {
+            FailoverClients::Local => match Uplinks::now(kept) {
                 Ok(Uplinks { alone, shared }) => Self { shared, ..known(Clients::NotFrom(alone)) },
                 Err(error) => {
                     Self { unknown: Some(error.to_string()), ..known(Clients::NotFrom(Vec::new())) }
                 }
             },
+        }
+    }
+
+    /// The uplinks.
+    fn uplinks(&self) -> Vec<String> {
+        match &self.clients {
+            Clients::NotFrom(alone) => alone.iter().chain(&self.shared).cloned().collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -149,9 +165,14 @@ impl ScopeWatcher {
     pub(super) async fn now(&mut self) -> FailoverScope {
         if self.looking.is_none() && (self.last.is_none() || self.again <= Instant::now()) {
             let asked = self.asked.clone();
+            let kept = self.last.as_ref().map(FailoverScope::uplinks);
             self.looking = Some(spawn_blocking(move || {
                 let began = Instant::now();
-                (FailoverScope::now(&asked), began.elapsed())
+                let found = match kept {
+                    Some(kept) => FailoverScope::of(&asked, &kept),
+                    None => FailoverScope::now(&asked),
+                };
+                (found, began.elapsed())
             }));
         }
         if let Some(looking) = self.looking.take_if(|looking| self.last.is_none() || looking.is_finished())

@@ -10,6 +10,7 @@ use netlink_packet_netfilter::nftables::{
 
 use super::batch::{Batch, Statement, keys};
 use super::ruleset_dump::Contents;
+use super::statement::IFNAMSIZ;
 use super::verdict::NF_DROP;
 
 /// A rule: its chain, and for each expression its name and the value that it compares with, masks
@@ -176,6 +177,22 @@ impl Contents {
             })
         };
         of_chain.filter_map(|rule| Some((rule.addresses("cmp").next()?, number(&rule)?))).collect()
+    }
+
+    /// The links whose packets a chain accepts, by `iifname NAME accept`.
+    pub(crate) fn accepted_links(&self, chain: &str) -> Vec<String> {
+        let of_chain = self.rules.iter().map(|rule| Shape::of(rule)).filter(|rule| rule.chain == chain);
+        let link = |rule: Shape| match rule.expressions.as_slice() {
+            [(load, _), (compare, Some(Value::Data(DataAttribute::Value(name)))), (verdict, _)]
+                if (load.as_str(), compare.as_str(), verdict.as_str()) == ("meta", "cmp", "immediate")
+                    && name.len() == IFNAMSIZ =>
+            {
+                let name = name.split(|octet| *octet == 0).next()?;
+                String::from_utf8(name.to_vec()).ok()
+            }
+            _ => None,
+        };
+        of_chain.filter_map(link).collect()
     }
 
     /// For the rules of a chain, the address of each and the address that replaces it.

@@ -225,7 +225,7 @@ fn behind_ipvs_pods_are_answered_and_outside_hosts_are_not() {
     });
 }
 
-fn serve(corefile: &str, flags: &[&'static str]) -> Server {
+pub(crate) fn serve(corefile: &str, flags: &[&'static str]) -> Server {
     let options = tests::Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
     let options = flags.iter().fold(options, |options, word| options.args([*word]));
     let server = Server::start_with(corefile, options);
@@ -235,7 +235,7 @@ fn serve(corefile: &str, flags: &[&'static str]) -> Server {
     server
 }
 
-fn kill(server: &mut Server) {
+pub(crate) fn kill(server: &mut Server) {
     signal(server.pid(), "KILL");
     server.wait(PATIENCE);
 }
@@ -252,7 +252,7 @@ fn over(tcp: bool) -> Ask {
     if tcp { ask.tcp() } else { ask }
 }
 
-fn is_answered(from: &'static str, ip: &'static str, by: &str) {
+pub(crate) fn is_answered(from: &'static str, ip: &'static str, by: &str) {
     for tcp in [false, true] {
         let who = within(from, move || asked_at(ip, tcp)).join().expect("it is answered");
         assert_eq!(who, by, "{from} at {ip}, TCP: {tcp}");
@@ -260,7 +260,7 @@ fn is_answered(from: &'static str, ip: &'static str, by: &str) {
 }
 
 /// Asserts that a closed port refuses the query at once.
-fn is_refused(lab: &Lab, from: &'static str, ip: &'static str) {
+pub(crate) fn is_refused(lab: &Lab, from: &'static str, ip: &'static str) {
     let asked = lab.asked();
     for tcp in [false, true] {
         let reply = within(from, move || over(tcp).try_of(at(ip))).join().expect("it asks");
@@ -272,9 +272,9 @@ fn is_refused(lab: &Lab, from: &'static str, ip: &'static str) {
 
 /// A host that is neither a pod nor an upstream.
 const STRANGER: &str = "stranger";
-const LINK_LOCAL: [&str; 2] = ["169.254.10.10", "fd10::10"];
+pub(crate) const LINK_LOCAL: [&str; 2] = ["169.254.10.10", "fd10::10"];
 const PATIENCE: Duration = Duration::from_secs(20);
-const ACL: &str = "
+pub(crate) const ACL: &str = "
 .:53 {
     bind 169.254.10.10 fd10::10
     acl {

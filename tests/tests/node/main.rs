@@ -52,6 +52,7 @@ mod trials;
 mod up_and_down;
 mod upgrade;
 mod uplink;
+mod uplinks;
 mod upstreams;
 mod wall_clock;
 mod without_nft;
