@@ -1,6 +1,7 @@
 //! Other programs' rules that may drop our traffic: base chains that drop what none of their rules
-//! accepts, and the narrowest rules that accept clients' queries.
+//! accepts, also in chains that they jump to, and the narrowest rules that accept clients' queries.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::net::IpAddr;
 
@@ -9,19 +10,23 @@ use netlink_packet_netfilter::nftables::InetHookNumber;
 
 use crate::Diagnosis;
 use crate::failover_rules::{Clients, Listener, TABLE};
-use crate::nft::{BaseChain, Family, LastRule, NftError, Socket};
+use crate::nft::{BaseChain, ChainWalk, Family, NftError, Outcome, Place, PlacedRule, Query, Socket};
 
-/// A chain that drops, by its policy or its last rule, what its other rules do not accept.
+/// A chain that drops, or may drop, what none of its rules accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirewallConflict {
-    /// In the form of `nft list chain`.
+    /// The base chain, in the form of `nft list chain`.
     pub chain: String,
     /// The affected path: clients to this server, or to the fallback.
     pub way: &'static str,
-    /// Whether its last rule drops or rejects everything: an appended rule has no effect.
-    pub ends_in_drop: bool,
-    /// Commands that make it accept these queries and nothing else. They add rules after the
-    /// chain's own, which still decide first.
+    /// The rule that drops, such as `its last rule`: an appended rule has no effect. `None` if its
+    /// policy does.
+    pub rule: Option<String>,
+    /// Whether it drops these queries unless a rule accepts them; else that depends on conditions
+    /// that cannot be checked.
+    pub is_certain: bool,
+    /// Commands that make it accept these queries and nothing else, which add rules after those that
+    /// decide first; or, if it is not certain, the command that lists the rule.
     pub remedy: String,
 }
 
@@ -35,8 +40,10 @@ impl FirewallConflict {
         let mut socket = Socket::open()?;
         let mut all = Vec::new();
         for chain in socket.base_chains()? {
-            if matches!(chain.hook, InetHookNumber::LocalIn | InetHookNumber::Forward) {
-                all.extend(of(&chain, socket.last_rule(&chain)?, listeners, clients));
+            if let Some(way) = Way::through(&chain) {
+                let (drops, may_drop) = drops(&mut socket, &chain, way, listeners, clients)?;
+                all.extend(certain(&chain, way, &drops, clients));
+                all.extend(may_drop.map(|place| uncertain(&chain, way, &place)));
             }
         }
         Ok(all)
@@ -76,45 +83,132 @@ enum Way {
     Out,
 }
 
-fn of(
+impl Way {
+    /// `None` if no queries pass the chain.
+    fn through(chain: &BaseChain) -> Option<Self> {
+        match chain.hook {
+            _ if chain.table == TABLE => None,
+            InetHookNumber::LocalIn => Some(Self::ToUs),
+            InetHookNumber::Forward => Some(Self::Out),
+            _ => None,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::ToUs => "to this server",
+            Self::Out => "to the fallback",
+        }
+    }
+}
+
+/// The places at which a chain drops queries, with their destinations.
+type Drops = BTreeMap<Place, BTreeSet<IpAddr>>;
+
+/// Where a chain drops clients' queries, and the first rule that may do so.
+fn drops(
+    socket: &mut Socket,
     chain: &BaseChain,
-    last: Option<LastRule>,
+    way: Way,
     listeners: &[Listener],
     clients: &Clients,
-) -> Option<FirewallConflict> {
-    let BaseChain { family, table, name, .. } = chain;
-    let last = last.filter(|last| last.drops_all);
-    if (!chain.drops && last.is_none()) || table == TABLE {
-        return None;
-    }
-    let way = match chain.hook {
-        InetHookNumber::LocalIn => Way::ToUs,
-        InetHookNumber::Forward => Way::Out,
-        _ => return None,
+) -> Result<(Drops, Option<Place>), NftError> {
+    let not_from = match clients {
+        Clients::NotFrom(links) => links.as_slice(),
+        _ => &[],
     };
-    let families: &[Family] = match *family {
+    let (mut drops, mut may_drop) = (Drops::new(), None);
+    let mut walk = ChainWalk::of(socket, chain);
+    for family in families(chain) {
+        if sources(clients, *family).is_none() {
+            continue;
+        }
+        let destinations = destinations(listeners, *family, way);
+        // On the way out, another program may have replaced the destination.
+        let passing: Vec<_> = match way {
+            Way::ToUs => destinations.iter().map(|ip| (Some(*ip), vec![*ip])).collect(),
+            Way::Out if destinations.is_empty() => Vec::new(),
+            Way::Out => vec![(None, destinations)],
+        };
+        let ct_state = if way == Way::ToUs { IP_CT_UNTRACKED } else { IP_CT_NEW };
+        for (destination, all) in passing {
+            for transport in [TCP, UDP] {
+                let query = Query { family: *family, transport, destination, ct_state, not_from };
+                let (outcome, perhaps) = walk.outcome(&chain.name, &query)?;
+                may_drop = may_drop.or(perhaps);
+                match outcome {
+                    Outcome::Passed(place) if chain.drops => drops.entry(place).or_default().extend(&all),
+                    Outcome::Dropped(place) => drops.entry(place).or_default().extend(&all),
+                    Outcome::Passed(_) | Outcome::Accepted => {}
+                }
+            }
+        }
+    }
+    Ok((drops, may_drop))
+}
+
+fn families(chain: &BaseChain) -> &'static [Family] {
+    match chain.family {
         "ip" => &[Family::V4],
         "ip6" => &[Family::V6],
         _ => &Family::BOTH,
-    };
+    }
+}
+
+/// Whether iptables manages the chain: it cannot read rules that `nft` adds there.
+fn is_of_iptables(BaseChain { family, table, name, .. }: &BaseChain) -> bool {
+    matches!((*family, table.as_str(), name.as_str()), ("ip" | "ip6", "filter", "INPUT" | "FORWARD"))
+}
+
+fn certain(chain: &BaseChain, way: Way, drops: &Drops, clients: &Clients) -> Option<FirewallConflict> {
     let mut commands = Vec::new();
-    for one in families {
-        let destinations = destinations(listeners, *one, way);
-        let Some(sources) = sources(clients, *one).filter(|_| !destinations.is_empty()) else { continue };
-        commands.extend(match (*family, table.as_str(), name.as_str()) {
-            // iptables cannot read rules that `nft` adds there.
-            ("ip" | "ip6", "filter", "INPUT" | "FORWARD") => {
-                iptables(*one, name, last, way, &destinations, &sources)
-            }
-            _ => nft(chain, *one, last, way, &destinations, &sources),
-        });
+    for (place, destinations) in drops {
+        for family in families(chain) {
+            let of_family = destinations.iter().copied().filter(|ip| Family::of(*ip) == *family);
+            let destinations: Vec<_> = of_family.collect();
+            let Some(sources) = sources(clients, *family).filter(|_| !destinations.is_empty()) else {
+                continue;
+            };
+            commands.extend(match is_of_iptables(chain) {
+                true => iptables(*family, place, way, &destinations, &sources),
+                false => nft(chain, *family, place, way, &destinations, &sources),
+            });
+        }
     }
     (!commands.is_empty()).then(|| FirewallConflict {
-        chain: format!("{family} {table} {name}"),
-        way: if way == Way::ToUs { "to this server" } else { "to the fallback" },
-        ends_in_drop: last.is_some(),
+        chain: named(chain),
+        way: way.text(),
+        rule: drops.keys().find_map(|place| rule_of(chain, place)),
+        is_certain: true,
         remedy: commands.join(" && "),
     })
+}
+
+fn uncertain(chain: &BaseChain, way: Way, place: &Place) -> FirewallConflict {
+    let BaseChain { family, table, .. } = chain;
+    let remedy = match (is_of_iptables(chain), *family) {
+        (true, "ip") => format!("iptables -S {}", quoted(&place.chain)),
+        (true, _) => format!("ip6tables -S {}", quoted(&place.chain)),
+        (false, _) => format!("nft list chain {family} {} {}", quoted(table), quoted(&place.chain)),
+    };
+    let rule = rule_of(chain, place).or_else(|| Some(format!("chain {}", place.chain)));
+    FirewallConflict { chain: named(chain), way: way.text(), rule, is_certain: false, remedy }
+}
+
+fn named(BaseChain { family, table, name, .. }: &BaseChain) -> String {
+    format!("{family} {table} {name}")
+}
+
+/// `None` if the place is the end of the base chain, which its policy follows.
+fn rule_of(base: &BaseChain, place: &Place) -> Option<String> {
+    let is_base = place.chain == base.name;
+    match place.rule {
+        None if is_base => None,
+        None => Some(format!("the end of chain {}", place.chain)),
+        Some(rule) if is_base && rule.is_last => Some("its last rule".to_owned()),
+        Some(rule) if is_base => Some(format!("its rule {}", rule.number)),
+        Some(rule) => Some(format!("rule {} of chain {}", rule.number, place.chain)),
+    }
 }
 
 /// Destinations of queries on this path: our addresses, or the fallbacks and, since kube-proxy
@@ -159,8 +253,7 @@ fn sources(clients: &Clients, family: Family) -> Option<Sources<'_>> {
 
 fn iptables(
     family: Family,
-    chain: &str,
-    last: Option<LastRule>,
+    place: &Place,
     way: Way,
     destinations: &[IpAddr],
     sources: &Sources<'_>,
@@ -190,11 +283,12 @@ fn iptables(
         rules.extend(left_out.iter().map(|link| format!("-i {} {packets} -j DROP", quoted(link))));
         rules.push(format!("{clients}{packets} -j ACCEPT"));
     }
-    match last {
+    let chain = quoted(&place.chain);
+    match place.rule {
         None => rules.iter().map(|rule| format!("{program} -A {chain} {rule}")).collect(),
         // Each is inserted before the one inserted last.
-        Some(last) => {
-            let insert = |rule| format!("{program} -I {chain} {} {rule}", last.number);
+        Some(PlacedRule { number, .. }) => {
+            let insert = |rule| format!("{program} -I {chain} {number} {rule}");
             rules.iter().rev().map(insert).collect()
         }
     }
@@ -203,7 +297,7 @@ fn iptables(
 fn nft(
     chain: &BaseChain,
     family: Family,
-    last: Option<LastRule>,
+    place: &Place,
     way: Way,
     destinations: &[IpAddr],
     sources: &Sources<'_>,
@@ -225,10 +319,10 @@ fn nft(
             format!("meta l4proto {proto} ct original {ip} daddr {{ {to} }} ct original proto-dst 53")
         })),
     };
-    let BaseChain { family, table, name, .. } = chain;
-    let (how, place) = match last {
+    let (BaseChain { family, table, .. }, name) = (chain, &place.chain);
+    let (how, place) = match place.rule {
         None => ("add", String::new()),
-        Some(last) => ("insert", format!(" handle {}", last.handle)),
+        Some(rule) => ("insert", format!(" handle {}", rule.handle)),
     };
     let command =
         |packets| quoted(&format!("{how} rule {family} {table} {name}{place} {clients}{packets} accept"));
@@ -247,6 +341,12 @@ fn quoted(text: &str) -> String {
         false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+// As `nft` prints them: `untracked`, `new`.
+const IP_CT_NEW: u32 = 1 << 3;
+const IP_CT_UNTRACKED: u32 = 1 << 6;
 
 #[cfg(test)]
 mod tests {
@@ -276,7 +376,7 @@ mod tests {
         };
         let networks = |texts: &[&str]| texts.iter().map(|text| text.parse().expect("a network")).collect();
         let links = |names: &[&str]| Clients::NotFrom(names.iter().map(|name| (*name).to_owned()).collect());
-        let last = |drops_all| Some(LastRule { number: 7, handle: 42, drops_all });
+        let last = Some(PlacedRule { number: 7, handle: 42, is_last: true });
         let (input, forward) = (InetHookNumber::LocalIn, InetHookNumber::Forward);
         for (chain, last, clients, commands) in [
             (
@@ -289,7 +389,7 @@ mod tests {
             ),
             (
                 chain("ip", "filter", "FORWARD", forward),
-                last(false),
+                None,
                 links(&["eth0", "a;b"]),
                 &[
                     "iptables -A FORWARD -i 'a;b' -p udp -m conntrack --ctorigdst 10.96.0.10 --ctorigdstport 53 -j DROP",
@@ -298,7 +398,7 @@ mod tests {
             ),
             (
                 chain("ip6", "filter", "FORWARD", forward),
-                last(true),
+                last,
                 Clients::In(networks(&["10.1.0.0/16", "fd01::5/64"])),
                 &[
                     "ip6tables -I FORWARD 7 -s fd01::/64 -p tcp -m conntrack --ctorigdst fd03::2 --ctorigdstport 53 -j ACCEPT",
@@ -307,7 +407,7 @@ mod tests {
             ),
             (
                 chain("inet", "fw", "through", forward),
-                last(true),
+                last,
                 Clients::In(networks(&["10.0.0.0/8", "10.1.0.0/16"])),
                 &[
                     "nft 'insert rule inet fw through handle 42 ip saddr { 10.0.0.0/8 } meta l4proto udp ct original ip daddr \
@@ -323,12 +423,18 @@ mod tests {
                 ],
             ),
         ] {
-            let obstacle = of(&chain, last, &listeners, &clients).expect("it drops");
+            let way = Way::through(&chain).expect("queries pass it");
+            let place = Place { chain: chain.name.clone(), rule: last };
+            let all = families(&chain).iter().flat_map(|family| destinations(&listeners, *family, way));
+            let drops = Drops::from([(place, all.collect())]);
+            let obstacle = certain(&chain, way, &drops, &clients).expect("it drops");
             assert!(obstacle.remedy.starts_with(&commands.join(" && ")), "{}", obstacle.remedy);
-            assert_eq!(obstacle.ends_in_drop, last.is_some_and(|last| last.drops_all));
+            assert_eq!(obstacle.rule.as_deref(), last.map(|_| "its last rule"));
         }
         // There are no such IPv6 clients.
         let chain = chain("ip6", "filter", "INPUT", input);
-        assert_eq!(of(&chain, None, &listeners, &Clients::In(networks(&["10.1.0.0/16"]))), None);
+        let place = Place { chain: chain.name.clone(), rule: None };
+        let drops = Drops::from([(place, [ip("fd10::11")].into())]);
+        assert_eq!(certain(&chain, Way::ToUs, &drops, &Clients::In(networks(&["10.1.0.0/16"]))), None);
     }
 }

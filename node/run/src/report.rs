@@ -214,7 +214,7 @@ impl NodeStatus {
             "corefile_error": self.corefile,
             "host_resolver": self.host_resolver,
             "obstacles": self.obstacles.iter().flatten().map(|one| {
-                json!({ "chain": one.chain, "way": one.way, "remedy": one.remedy })
+                json!({ "chain": one.chain, "way": one.way, "certain": one.is_certain, "remedy": one.remedy })
             }).collect::<Vec<_>>(),
             "notes": self.notes.iter().map(finding::to_json).collect::<Vec<_>>(),
             "problems": self.lines().iter().filter_map(Finding::json).collect::<Vec<_>>(),
@@ -320,10 +320,17 @@ impl NodeStatus {
     }
 }
 
-fn of_obstacle(FirewallConflict { chain, way, ends_in_drop, remedy }: &FirewallConflict) -> Finding {
-    let by_rule = match ends_in_drop {
-        true => ", by its last rule, after which an appended one has no effect",
-        false => "",
+fn of_obstacle(FirewallConflict { chain, way, rule, is_certain, remedy }: &FirewallConflict) -> Finding {
+    if !is_certain {
+        let rule = rule.as_deref().unwrap_or_default();
+        let what = format!(
+            "{chain} may drop queries on the path {way}, by {rule}: this depends on conditions that cannot be checked from here"
+        );
+        return Finding::problem("firewall", what, &format!("check: {remedy}"));
+    }
+    let by_rule = match rule {
+        Some(rule) => format!(", by {rule}, after which an appended one has no effect"),
+        None => String::new(),
     };
     let what = format!("{chain} drops packets that its rules do not accept{by_rule}, on the path {way}");
     Finding::problem("firewall", what, &format!("unless a rule accepts these queries, run: {remedy}"))

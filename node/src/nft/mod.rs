@@ -3,14 +3,18 @@
 
 mod batch;
 mod canonical_rule;
+mod chain_walk;
 mod owner_socket;
+mod registers;
 mod ruleset_dump;
 mod statement;
 mod verdict;
 
 pub(crate) use batch::{Batch, Chain, Set, Socket, Statement};
+pub(crate) use chain_walk::{ChainWalk, Outcome, Place, PlacedRule};
 pub(crate) use owner_socket::OwnerSocket;
-pub(crate) use ruleset_dump::{BaseChain, Contents, LastRule};
+pub(crate) use registers::Query;
+pub(crate) use ruleset_dump::{BaseChain, Contents};
 pub(crate) use statement::*;
 
 use std::io;

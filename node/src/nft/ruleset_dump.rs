@@ -3,8 +3,8 @@
 use std::io;
 
 use netlink_packet_netfilter::nftables::{
-    ChainAttribute, ChainMessage, Hook, HookNumber, InetHookNumber, NfTablesMessage, RuleAttribute,
-    RuleMessage, SetElementList, SetElementMessage, TableAttribute, TableFlags, TableMessage,
+    ChainAttribute, ChainMessage, Hook, HookNumber, InetHookNumber, ListAttribute, NfTablesMessage,
+    RuleAttribute, RuleMessage, SetElementList, SetElementMessage, TableAttribute, TableFlags, TableMessage,
 };
 use netlink_packet_netfilter::{NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily};
 use nix::errno::Errno;
@@ -12,7 +12,8 @@ use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 
 use super::NftError;
 use super::batch::{Socket, keys as keys_of, refused};
-use super::verdict::drops_all;
+use super::chain_walk::Rule;
+use super::verdict::Element;
 
 /// A table of family inet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,31 +33,6 @@ pub(crate) struct BaseChain {
     pub(crate) hook: InetHookNumber,
     /// Whether its policy is drop.
     pub(crate) drops: bool,
-}
-
-/// The last rule of a chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LastRule {
-    /// Its position in the chain, from 1.
-    pub(crate) number: usize,
-    /// The kernel's handle.
-    pub(crate) handle: u64,
-    /// Whether it drops or rejects every packet.
-    pub(crate) drops_all: bool,
-}
-
-impl LastRule {
-    fn of(attributes: &[RuleAttribute], number: usize) -> Self {
-        let mut last = Self { number, handle: 0, drops_all: false };
-        for attribute in attributes {
-            match attribute {
-                RuleAttribute::Handle(handle) => last.handle = *handle,
-                RuleAttribute::Expressions(statements) => last.drops_all = drops_all(statements),
-                _ => {}
-            }
-        }
-        last
-    }
 }
 
 /// A table's contents as the kernel lists them, without handles and counters: equal as long as no
@@ -118,26 +94,53 @@ impl Socket {
         Ok(found)
     }
 
-    /// The last rule of another program's chain.
-    pub(crate) fn last_rule(&mut self, chain: &BaseChain) -> Result<Option<LastRule>, NftError> {
-        let BaseChain { family, table, name, .. } = chain;
-        let attributes = vec![RuleAttribute::Table(table.clone()), RuleAttribute::Chain(name.clone())];
+    /// The rules of another program's chain: the first ones, at most this many, and the last. One
+    /// between them that is left out stands as one that cannot be decoded.
+    pub(super) fn rules_of_chain(
+        &mut self,
+        family: &str,
+        (table, chain): (&str, &str),
+        most: usize,
+    ) -> Result<Vec<Rule>, NftError> {
+        let attributes = vec![RuleAttribute::Table(table.to_owned()), RuleAttribute::Chain(chain.to_owned())];
+        let (of_table, of_chain) = (attributes[0].clone(), attributes[1].clone());
         let wanted = NfTablesMessage::GetRule(RuleMessage { attributes });
-        let (mut rules, mut last) = (0, None);
+        let (mut rules, mut number) = (Vec::new(), 0);
         let listed = self.dump_raw(proto_of(family), wanted, &mut |bytes| {
-            // A rule that cannot be decoded counts as conditional.
             let rule = NetlinkMessage::<NetfilterMessage>::deserialize(bytes).ok().and_then(rule);
             // Old kernels ignore the filter and list the rules of all tables.
-            let is_of = |rule: &Vec<RuleAttribute>| {
-                rule.contains(&RuleAttribute::Table(table.clone()))
-                    && rule.contains(&RuleAttribute::Chain(name.clone()))
-            };
+            let is_of = |rule: &Vec<RuleAttribute>| rule.contains(&of_table) && rule.contains(&of_chain);
             if rule.as_ref().is_none_or(is_of) {
-                (rules, last) = (rules + 1, rule);
+                number += 1;
+                if number == most + 2 {
+                    rules.push(Rule::of(None, most + 1));
+                }
+                rules.truncate(most + 1);
+                rules.push(Rule::of(rule, number));
             }
         });
-        if_there(listed).map_err(|error| unlisted(&format!("list chain {table} {name}"), error))?;
-        Ok(last.map(|rule| LastRule::of(&rule, rules)))
+        if_there(listed).map_err(|error| unlisted(&format!("list chain {table} {chain}"), error))?;
+        Ok(rules)
+    }
+
+    /// The elements of another program's set or map.
+    pub(super) fn map_elements(&mut self, family: &str, table: &str, set: &str) -> io::Result<Vec<Element>> {
+        let attributes = vec![SetElementList::Table(table.to_owned()), SetElementList::Set(set.to_owned())];
+        let wanted = NfTablesMessage::GetSetElement(SetElementMessage { attributes });
+        let mut elements = Vec::new();
+        for message in self.dump(proto_of(family), wanted)? {
+            let NetfilterMessageInner::NfTables(NfTablesMessage::NewSetElement(set)) = message.inner else {
+                continue;
+            };
+            for attribute in set.attributes {
+                let SetElementList::Elements(listed) = attribute else { continue };
+                elements.extend(listed.iter().filter_map(|element| match element {
+                    ListAttribute::Element(attributes) => Some(Element::of(attributes)),
+                    _ => None,
+                }));
+            }
+        }
+        Ok(elements)
     }
 
     /// A table's flags, and its number of objects.

@@ -34,7 +34,7 @@ impl Family {
     }
 
     /// NFPROTO_IPV4, NFPROTO_IPV6.
-    fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Self::V4 => 2,
             Self::V6 => 10,

@@ -13,6 +13,7 @@ mod exporter;
 mod failover;
 mod fallback;
 mod firewall;
+mod firewall_jumps;
 mod host_resolver;
 mod impostors;
 mod iptables;

@@ -28,11 +28,15 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
         run("iptables", &["-P", "FORWARD", "DROP"]);
         run(
             "nft",
-            &["table inet fw { chain in { type filter hook input priority 0; policy drop; accept; }; }"],
+            &[
+                "table inet fw { chain in { type filter hook input priority 0; policy drop; meta length 0-65535 accept; }; }",
+            ],
         );
         run(
             "nft",
-            &["table inet fw { chain late { type filter hook output priority 0; policy drop; accept; }; }"],
+            &[
+                "table inet fw { chain late { type filter hook output priority 0; policy drop; meta length 0-65535 accept; }; }",
+            ],
         );
         // The host's resolver is looked at once all addresses answer.
         let said = eventually("the host's resolver is looked at", Duration::from_secs(10), || {

@@ -1,0 +1,204 @@
+//! What is known of a packet while a rule examines it: the values of its registers.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use netlink_packet_netfilter::nftables::{MetaKey, Operator};
+
+use super::statement::{Family, IFNAMSIZ, octets};
+
+/// A query that passes another program's chain, as far as it is known.
+#[derive(Debug, Clone)]
+pub(crate) struct Query<'q> {
+    pub(crate) family: Family,
+    /// IPPROTO_UDP or IPPROTO_TCP.
+    pub(crate) transport: u8,
+    /// The destination at port 53; `None` where another program may have replaced it.
+    pub(crate) destination: Option<IpAddr>,
+    /// IP_CT_*, as one bit.
+    pub(crate) ct_state: u32,
+    /// The links that it does not arrive on.
+    pub(crate) not_from: &'q [String],
+}
+
+/// Whether a condition holds for a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holds {
+    Yes,
+    No,
+    /// It depends on what is not known.
+    Perhaps,
+}
+
+impl Holds {
+    pub(super) fn not(self) -> Self {
+        match self {
+            Self::Yes => Self::No,
+            Self::No => Self::Yes,
+            Self::Perhaps => Self::Perhaps,
+        }
+    }
+
+    fn of(holds: bool) -> Self {
+        if holds { Self::Yes } else { Self::No }
+    }
+}
+
+/// The value of a register.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Value {
+    Known(Vec<u8>),
+    /// The name of the link of arrival.
+    Link,
+}
+
+impl Query<'_> {
+    pub(super) fn meta(&self, key: MetaKey) -> Option<Value> {
+        let is_v4 = self.family == Family::V4;
+        Some(match key {
+            MetaKey::Nfproto => Value::Known(vec![self.family.number()]),
+            MetaKey::L4Proto => Value::Known(vec![self.transport]),
+            MetaKey::EtherTypeProtocol => Value::Known(if is_v4 { vec![0x08, 0] } else { vec![0x86, 0xdd] }),
+            MetaKey::Iifname => Value::Link,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn ct_state(&self) -> Value {
+        Value::Known(self.ct_state.to_ne_bytes().to_vec())
+    }
+
+    /// Octets of the network's (1) or transport's (2) header.
+    pub(super) fn header(&self, base: u32, offset: u32, length: u32) -> Option<Value> {
+        let mut header = [None; 40];
+        let mut put = |at: usize, octets: &[u8]| {
+            header.iter_mut().skip(at).zip(octets).for_each(|(to, octet)| *to = Some(*octet));
+        };
+        match (base, self.family) {
+            (1, Family::V4) => put(9, &[self.transport]),
+            (1, Family::V6) => put(6, &[self.transport]),
+            _ => {}
+        }
+        match (base, self.family, self.destination) {
+            (1, Family::V4, Some(ip)) => put(16, &octets(ip)),
+            (1, Family::V6, Some(ip)) => put(24, &octets(ip)),
+            (2, _, Some(_)) => put(2, &[0, 53]),
+            _ => {}
+        }
+        let loaded = header.get(offset as usize..offset.checked_add(length)? as usize)?;
+        loaded.iter().copied().collect::<Option<_>>().map(Value::Known)
+    }
+}
+
+/// The registers with known values, by their first word of four bytes.
+#[derive(Debug, Default)]
+pub(super) struct Registers(BTreeMap<u32, Value>);
+
+impl Registers {
+    /// Loads a value, or one that is not known.
+    pub(super) fn load(&mut self, register: u32, value: Option<Value>) {
+        let word = word(register);
+        let end = word + value.as_ref().map_or(4, words);
+        self.0.retain(|at, old| *at >= end || at + words(old) <= word);
+        if let Some(value) = value {
+            self.0.insert(word, value);
+        }
+    }
+
+    /// Forgets all values: an expression wrote an unknown one.
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+
+    /// The value that begins in this register.
+    pub(super) fn value(&self, register: u32) -> Option<&Value> {
+        self.0.get(&word(register))
+    }
+
+    /// The values from this register on, one after another, each padded; `None` if not all are known.
+    pub(super) fn known(&self, register: u32, length: usize) -> Option<Vec<u8>> {
+        let (mut at, mut all) = (word(register), Vec::new());
+        while all.len() < length {
+            let Some(Value::Known(octets)) = self.0.get(&at) else { return None };
+            at += words(&Value::Known(octets.clone()));
+            all.extend(octets);
+            all.resize(all.len().next_multiple_of(4), 0);
+        }
+        all.truncate(length);
+        Some(all)
+    }
+
+    /// Whether the values from this register on equal a set's key.
+    pub(super) fn equal(&self, register: u32, key: &[u8], query: &Query<'_>) -> Holds {
+        let (mut at, mut left, mut holds) = (word(register), key, Holds::Yes);
+        while !left.is_empty() {
+            let Some(value) = self.0.get(&at) else { return Holds::Perhaps };
+            match value {
+                Value::Known(octets) => {
+                    let length = octets.len().min(left.len());
+                    if left.get(..length) != octets.get(..length) {
+                        return Holds::No;
+                    }
+                }
+                // iptables compares with the name and one zero; without one, it is a prefix.
+                Value::Link => {
+                    match Some(left).filter(|name| name.contains(&0)).map(|name| query.arrives_on(name)) {
+                        Some(Holds::No) => return Holds::No,
+                        _ => holds = Holds::Perhaps,
+                    }
+                }
+            }
+            at += words(value);
+            left = left.get(words(value) as usize * 4..).unwrap_or_default();
+        }
+        holds
+    }
+
+    /// Whether the value of this register compares so.
+    pub(super) fn compares(
+        &self,
+        register: u32,
+        operator: Operator,
+        with: &[u8],
+        query: &Query<'_>,
+    ) -> Holds {
+        match (operator, self.value(register)) {
+            (Operator::Equal, _) => self.equal(register, with, query),
+            (Operator::NotEqual, _) => self.equal(register, with, query).not(),
+            (operator, Some(Value::Known(octets))) if octets.len() == with.len() => match operator {
+                Operator::LessThan => Holds::of(octets.as_slice() < with),
+                Operator::LessThanEqual => Holds::of(octets.as_slice() <= with),
+                Operator::GreaterThan => Holds::of(octets.as_slice() > with),
+                Operator::GreatherThanEqual => Holds::of(octets.as_slice() >= with),
+                _ => Holds::Perhaps,
+            },
+            _ => Holds::Perhaps,
+        }
+    }
+}
+
+impl Query<'_> {
+    /// Whether it arrives on the link of this name, padded with zeros: never on one that has no
+    /// clients, perhaps on any other.
+    fn arrives_on(&self, name: &[u8]) -> Holds {
+        let name = name.split(|octet| *octet == 0).next().unwrap_or_default();
+        let is_none = name == b"lo" || self.not_from.iter().any(|link| link.as_bytes() == name);
+        if is_none { Holds::No } else { Holds::Perhaps }
+    }
+}
+
+/// The number of words that a value occupies.
+fn words(value: &Value) -> u32 {
+    match value {
+        Value::Known(octets) => octets.len().div_ceil(4).max(1) as u32,
+        Value::Link => (IFNAMSIZ / 4) as u32,
+    }
+}
+
+/// The first word of a register: four of 16 bytes (1 to 4), or 16 of 4 bytes (from 8 on).
+fn word(register: u32) -> u32 {
+    match register {
+        1..=4 => (register - 1) * 4,
+        _ => register.saturating_sub(8).min(64),
+    }
+}
