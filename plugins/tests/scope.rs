@@ -9,7 +9,7 @@ fn kept(keys: &str, lines: &str) -> String {
     let scene = Scene::new(&format!("{keys} {{\nbind 127.0.0.1\n{lines}\nforward . 192.0.2.53\n}}\n"));
     let forwarding = scene.configuration.blocks[0].pipeline.forwarding().expect("the block forwards");
     let cache = forwarding.cache.as_ref().expect("it has a cache");
-    let zones = cache.spec.zones.iter().map(Name::to_string).collect::<Vec<_>>().join(" ");
+    let zones = cache.spec().zones.iter().map(Name::to_string).collect::<Vec<_>>().join(" ");
     if zones.is_empty() { "all".to_owned() } else { zones }
 }
 
@@ -38,7 +38,7 @@ fn scope_compares_outside_names() {
 fn zones_label_of_metrics() {
     let scene = Scene::new("a.example b.example {\nbind 127.0.0.1\ncache\nforward . 192.0.2.53\n}\n");
     let cache = scene.configuration.blocks[0].pipeline.forwarding().unwrap().cache.as_ref().unwrap();
-    assert_eq!(configuration::zones_label(&cache.zones), "a.example.,b.example.");
+    assert_eq!(configuration::zones_label(cache.zones()), "a.example.,b.example.");
 }
 
 #[test]

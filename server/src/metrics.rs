@@ -93,7 +93,7 @@ fn caches(running: &Running, into: &mut Families) {
         {
             continue;
         }
-        let zones = configuration::zones_label(&cache.zones);
-        plugins::cache::metrics::collect_partition(&cache.partition, &zone.server, &zones, into);
+        let zones = configuration::zones_label(cache.zones());
+        plugins::cache::metrics::collect_block(cache, &zone.server, &zones, into);
     }
 }

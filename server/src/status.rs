@@ -156,9 +156,9 @@ fn partitions(configuration: &Configuration) -> Vec<Value> {
         let cache = block.pipeline.forwarding()?.cache.as_ref()?;
         Some(json!({
             "server": block.first_server,
-            "zones": configuration::zones_label(&cache.zones),
-            "success": cache.partition.entries(AnswerKind::Success),
-            "denial": cache.partition.entries(AnswerKind::Denial),
+            "zones": configuration::zones_label(cache.zones()),
+            "success": cache.entries(AnswerKind::Success),
+            "denial": cache.entries(AnswerKind::Denial),
         }))
     });
     parts.take(MOST).collect()

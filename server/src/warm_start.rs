@@ -57,7 +57,7 @@ pub(crate) fn take(configuration: &Configuration, running: &Running, left: Owned
     let Some((dump, mut names)) = read else { return refused("it is truncated") };
     let now = clock::now();
     let caches = configuration.blocks.iter().filter_map(|block| block.pipeline.forwarding()?.cache.as_ref());
-    let taken: usize = caches.map(|cache| cache.partition.import(&cache.spec, &dump, since, now)).sum();
+    let taken: usize = caches.map(|cache| cache.import(&dump, since, now)).sum();
     logger.info(None, &format!("the cache starts with {taken} answers of the previous process"));
     let hosts = &running.shared.hosts;
     while let Some((path, rest)) = split(names) {

@@ -3,30 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-use wire::Name;
-
+use crate::Partition;
 use crate::export::ExportWriter;
 use crate::shards::{AT_ONCE, Shards};
-use crate::{CacheSpec, Partition};
-
-/// The cache of one server block.
-#[derive(Clone)]
-pub struct BlockCache {
-    /// Its answers.
-    pub partition: Arc<Partition>,
-    /// Its limits; `zones` is empty if every name that the block gets is within one of them.
-    pub spec: CacheSpec,
-    /// The zones of the directive `cache`.
-    pub zones: Box<[Name]>,
-}
-
-impl BlockCache {
-    /// The cache, if answers to `name` may be stored in it.
-    #[inline]
-    pub fn covering(&self, name: &Name) -> Option<&Self> {
-        self.spec.covers(name).then_some(self)
-    }
-}
 
 /// The answers of all server blocks; a handle, cheap to clone.
 #[derive(Clone)]

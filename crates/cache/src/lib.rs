@@ -16,6 +16,7 @@
 //! bytes, its name included, has an allocation of its own besides.
 
 mod alloc_size;
+mod block_cache;
 mod cache;
 mod cacheability;
 mod entry;
@@ -32,7 +33,8 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{BlockCache, Cache};
+pub use block_cache::BlockCache;
+pub use cache::Cache;
 pub use export::Export;
 pub use partition::{CacheResult, Partition, StoreResult};
 pub use spec::{

@@ -22,10 +22,11 @@ pub struct Partition {
     hand: AtomicUsize,
 }
 
-/// Result of a lookup. The reply is written for all but [`CacheResult::Miss`] and
-/// [`CacheResult::Verify`].
+/// Result of a lookup. The reply is written for a hit, a prefetch and a stale answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheResult {
+    /// The zones of `cache` do not contain the name: it is not looked up.
+    OutOfZone,
     /// Not found; the reply is unchanged.
     Miss,
     /// A fresh answer.
@@ -46,8 +47,8 @@ pub enum CacheResult {
         refresh: bool,
     },
     /// There is an expired answer, but the upstream must be queried first. If it does not answer
-    /// within `wait`, call [`Partition::serve_stale`]; pass its answer to [`Partition::store`] in
-    /// any case.
+    /// within `wait`, call [`BlockCache::serve_stale`](crate::BlockCache::serve_stale); pass its
+    /// answer to [`BlockCache::store`](crate::BlockCache::store) in any case.
     Verify {
         /// How long the client should wait.
         wait: Duration,
@@ -62,8 +63,9 @@ pub enum StoreResult {
     /// Not stored; pass it on as it is.
     Passed,
     /// Not stored, because it is a failure (with `prefer_positive`, anything but a positive answer)
-    /// while an earlier answer may be served: answer with [`Partition::serve_stale`], and with this
-    /// one only if that returns false.
+    /// while an earlier answer may be served: answer with
+    /// [`BlockCache::serve_stale`](crate::BlockCache::serve_stale), and with this one only if that
+    /// returns false.
     EarlierIsBetter,
 }
 
@@ -72,17 +74,8 @@ impl Partition {
         Self { shards, number, counts: Arc::default(), hand: AtomicUsize::new(0) }
     }
 
-    /// Looks up `query` and writes the answer into `reply`, which must have been started for
-    /// `query` and have no records.
-    ///
-    /// Each record's TTL counts down to 0. Rcode, AA, RA and Extended DNS Errors are the
-    /// upstream's; AD only for a client that set DO or AD (RFC 6840, section 5.8). Allocates
-    /// nothing but what the reply's buffer needs; takes one short lock.
-    ///
-    /// A query that the client sent without RD gets fresh answers only, because answers to it are
-    /// never stored. If a rule of the server cleared RD, the query is as any other, with a key of
-    /// its own.
-    pub fn lookup(
+    /// [`BlockCache::lookup`](crate::BlockCache::lookup).
+    pub(crate) fn lookup(
         &self,
         spec: &CacheSpec,
         query: &Query<'_>,
@@ -90,7 +83,7 @@ impl Partition {
         reply: &mut Reply<'_>,
     ) -> CacheResult {
         if !spec.covers(&query.name) {
-            return CacheResult::Miss;
+            return CacheResult::OutOfZone;
         }
         let now = self.shards.milliseconds(now);
         let (key, shard) = self.shards.key(self.number, query);
@@ -131,10 +124,8 @@ impl Partition {
         }
     }
 
-    /// Stores an upstream's `answer` to `query` if it is cacheable.
-    ///
-    /// Also for failures of our own, such as the SERVFAIL for an upstream that did not answer.
-    pub fn store(
+    /// [`BlockCache::store`](crate::BlockCache::store).
+    pub(crate) fn store(
         &self,
         spec: &CacheSpec,
         query: &Query<'_>,
@@ -193,12 +184,8 @@ impl Partition {
         StoreResult::Kept(kind)
     }
 
-    /// Answers from the cache after the upstream failed or was too slow. False if there is no
-    /// answer to serve; a stored failure is none.
-    ///
-    /// An expired answer has the TTL [`STALE_TTL`] or that of the block, and Extended DNS Error 3,
-    /// or 19 for NXDOMAIN (RFC 8914, section 4). Records the failure as [`Partition::failed`] does.
-    pub fn serve_stale(
+    /// [`BlockCache::serve_stale`](crate::BlockCache::serve_stale).
+    pub(crate) fn serve_stale(
         &self,
         spec: &CacheSpec,
         query: &Query<'_>,
@@ -232,10 +219,8 @@ impl Partition {
         }
     }
 
-    /// Records a failed background refresh, which delays the next one.
-    ///
-    /// [`Partition::store`] and [`Partition::serve_stale`] do so themselves.
-    pub fn failed(&self, spec: &CacheSpec, query: &Query<'_>, now: Instant) {
+    /// [`BlockCache::refresh_failed`](crate::BlockCache::refresh_failed).
+    pub(crate) fn refresh_failed(&self, spec: &CacheSpec, query: &Query<'_>, now: Instant) {
         let now = self.shards.milliseconds(now);
         let (key, shard) = self.shards.key(self.number, query);
         let mut shard = self.shards.lock(shard);
@@ -244,10 +229,14 @@ impl Partition {
         }
     }
 
-    /// Imports the answers that another process had for the same block, `since` after its export;
-    /// returns how many. Skips keys that are present, since those are newer, and answers that the
-    /// block would not store.
-    pub fn import(&self, spec: &CacheSpec, export: &Export<'_>, since: Duration, now: Instant) -> usize {
+    /// [`BlockCache::import`](crate::BlockCache::import).
+    pub(crate) fn import(
+        &self,
+        spec: &CacheSpec,
+        export: &Export<'_>,
+        since: Duration,
+        now: Instant,
+    ) -> usize {
         let now = self.shards.milliseconds(now);
         self.counts.set_window(window(spec));
         let Some(identity) = self.shards.identity(self.number) else { return 0 };
@@ -286,13 +275,13 @@ impl Partition {
             && shard.insert(&self.counts, entry, now)
     }
 
-    /// Stored answers of this kind: `coredns_cache_entries`.
-    pub fn entries(&self, kind: AnswerKind) -> usize {
+    /// [`BlockCache::entries`](crate::BlockCache::entries).
+    pub(crate) fn entries(&self, kind: AnswerKind) -> usize {
         self.counts.entries(kind)
     }
 
-    /// Answers of this kind evicted before they expired: `coredns_cache_evictions_total`.
-    pub fn evictions(&self, kind: AnswerKind) -> u64 {
+    /// [`BlockCache::evictions`](crate::BlockCache::evictions).
+    pub(crate) fn evictions(&self, kind: AnswerKind) -> u64 {
         self.counts.evictions(kind)
     }
 

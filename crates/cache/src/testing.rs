@@ -48,7 +48,7 @@ impl Block {
     }
 
     pub(crate) fn failed(&self, ask: &Ask) {
-        self.partition.failed(&self.spec, &ask.query(), self.now);
+        self.partition.refresh_failed(&self.spec, &ask.query(), self.now);
     }
 }
 

@@ -262,7 +262,7 @@ fn forwarding(
         NamedSource { name: forward::PLUGIN, source: Box::new(ForwardSource::new(chain.clone(), context)) };
     let cache = spec.get().map(|policy| {
         let partition = shared.cache.partition(&identity(spec, endpoints));
-        cache::of_block(policy, partition, context)
+        Arc::new(cache::of_block(policy, partition, context))
     });
     let cache_source = cache
         .clone()

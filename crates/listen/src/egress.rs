@@ -13,7 +13,7 @@ use std::time::Instant;
 use cache::{BlockCache, StoreResult};
 use forwarder::{FlightResult, ForwardQuery, Forwarder};
 use sockets::Epoll;
-use wire::{Answer, OptionBytes, Proto, Query, Rcode, Reply};
+use wire::{Answer, Proto, Query, Rcode, Reply};
 
 use super::fair_queue::FairQueue;
 use super::listen_socket::OpenSocket;
@@ -26,7 +26,7 @@ use logging::LineRing;
 use plugin::failure::Failure;
 use query::serve::{self, Observed, Outcome};
 use query::{Block, ServedZone};
-use subqueries::FlightOutcome;
+use subqueries::{FlightOutcome, Written};
 
 /// The sockets of a worker, and the clients' queries that wait in it.
 pub(crate) struct Egress {
@@ -152,49 +152,32 @@ impl Egress {
         });
     }
 
-    /// Writes, sends, counts and logs the reply to one waiter.
+    /// Sends, counts and logs the reply to one waiter. `write` writes it, and returns the failure
+    /// that it reports.
     fn deliver(
         &mut self,
         waiter: &Waiter,
         same: &Query<'_>,
-        failure: Option<Failure>,
         now: Instant,
-        write: impl FnOnce(&mut Reply<'_>, &Query<'_>),
+        write: impl FnOnce(&mut Reply<'_>, &Query<'_>) -> Option<Failure>,
     ) {
-        self.deliver_if(waiter, same, failure, now, |reply, query| {
-            write(reply, query);
-            true
-        });
-    }
-
-    /// The same, if `write` returns true; false if nothing was sent.
-    fn deliver_if(
-        &mut self,
-        waiter: &Waiter,
-        same: &Query<'_>,
-        failure: Option<Failure>,
-        now: Instant,
-        write: impl FnOnce(&mut Reply<'_>, &Query<'_>) -> bool,
-    ) -> bool {
         let query = waiter.query(same);
         let zone = &waiter.zone;
         let mut outcome = Outcome::OPEN;
         let (proto, client, local) = match &waiter.client {
             // The answer of a subquery goes to `resume`.
-            Client::Background | Client::Subquery(_) => return false,
+            Client::Background | Client::Subquery(_) => return,
             Client::Udp { socket: (socket_index, address), peer, local } => {
                 // `None` if a reload closed the address meanwhile: no reply can be sent from it.
                 let Some(open) = socket_at(&mut self.sockets, usize::from(*socket_index), *address) else {
-                    return false;
+                    return;
                 };
                 if open.replies.is_full() {
                     open.send(&self.running, now);
                 }
-                let Some(out) = open.replies.slot() else { return false };
+                let Some(out) = open.replies.slot() else { return };
                 let mut reply = Reply::start(out, &query);
-                if !write(&mut reply, &query) {
-                    return false;
-                }
+                let failure = write(&mut reply, &query);
                 serve::finish(zone, &query, &mut reply, Proto::Udp, failure, &mut outcome);
                 open.replies.commit(&(*peer).into(), *local);
                 let local = local.map_or(*address, |local| (local.address, address.port()).into());
@@ -202,9 +185,7 @@ impl Egress {
             }
             Client::Stream(stream) => {
                 let mut reply = Reply::start(&mut self.scratch, &query);
-                if !write(&mut reply, &query) {
-                    return false;
-                }
+                let failure = write(&mut reply, &query);
                 serve::finish(zone, &query, &mut reply, Proto::Tcp, failure, &mut outcome);
                 stream.send(&self.scratch);
                 (Proto::Tcp, stream.peer, stream.local)
@@ -213,21 +194,14 @@ impl Egress {
         let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;
         let seen = Observed { client, local: Some(local), proto, nanos, now, upstream: self.upstream };
         self.observe(zone, &outcome, &seen, &query);
-        true
     }
 
     /// Counts and logs a query after its reply was sent.
     #[inline]
     fn observe(&mut self, zone: &ServedZone, outcome: &Outcome, seen: &Observed, query: &Query<'_>) {
         let (counters, is_ipv6) = (zone.counters(self.index), seen.client.is_ipv6());
-        self.running.count_shed(outcome);
         serve::count(counters, slice::from_ref(outcome), seen.proto, is_ipv6, seen.nanos);
-        // A panic in the log must not lose the replies of other waiters of the same flight.
-        self.running.guarded(|| {
-            #[cfg(test)]
-            crate::failpoint::at("log", &query.name);
-            serve::log(zone, outcome, seen, query, &mut self.lines);
-        });
+        self.running.log(zone, outcome, seen, query, &mut self.lines);
     }
 
     /// Answers a waiter of a failed query: with a stale answer if there is one, else with the
@@ -245,64 +219,22 @@ impl Egress {
         now: Instant,
     ) {
         let Some(waiter) = self.subquery_answered(waiter, same, outcome, now) else { return };
-        if outcome.earlier_is_better && self.answer_stale(&waiter, same, now) {
-            return;
-        }
-        match outcome.result {
-            Ok(answer) => {
-                self.deliver(&waiter, same, None, now, |reply, query| push_answer(reply, query, answer));
-            }
-            Err(failure) => {
-                self.deliver(&waiter, same, Some(failure.clone()), now, |reply, _| {
-                    serve::fail(reply, failure)
-                });
-            }
-        }
-    }
-
-    /// Answers a waiter from the cache, if that has an answer that may still be served. For a
-    /// background refresh it only notes the failure.
-    fn answer_stale(&mut self, waiter: &Waiter, same: &Query<'_>, now: Instant) -> bool {
-        let Some(cache) = block_cache(&waiter.zone.block, same) else { return false };
         if matches!(waiter.client, Client::Background) {
-            cache.partition.failed(&cache.spec, same, now);
-            return true;
-        }
-        let mut found = false;
-        let tried = self.deliver_if(waiter, same, None, now, |reply, query| {
-            found = cache.partition.serve_stale(&cache.spec, query, now, reply);
-            found
-        });
-        if found {
-            waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
-        }
-        tried && found
-    }
-
-    /// Caches the SERVFAIL for an upstream that did not answer, with its Extended DNS Error, for
-    /// the time of `servfail`: until then the query is not forwarded again. A local limit that was
-    /// reached is not cached: it says nothing about the next query.
-    fn remember_failure(
-        &mut self,
-        waiter: &Waiter,
-        failure: &forwarder::ForwardError,
-        query: &Query<'_>,
-        now: Instant,
-    ) {
-        let failure = Failure::Forward(failure.clone());
-        if failure.rcode() != Rcode::SERVFAIL || failure.is_overload() {
+            if let Some(cache) = outcome.stale_cache(&waiter.zone.block) {
+                cache.refresh_failed(same, now);
+            }
             return;
         }
-        if let Some(cache) = block_cache(&waiter.zone.block, query) {
-            let mut options = OptionBytes::none();
-            failure.ede().into_iter().for_each(|ede| options.push_ede(ede));
-            let ede = options.as_bytes().to_vec();
-            // The failure for one client's subnet says nothing about others: an upstream may fail
-            // for a part of the network, and a client may send a subnet that makes it fail (RFC
-            // 7871, section 7.4, makes only denials valid for all).
-            let subnet_specific = query.forwards_client_subnet();
-            let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, subnet_specific, ..Answer::default() };
-            cache.partition.store(&cache.spec, query, &mut answer, now);
+        let mut written = Written::Answer;
+        self.deliver(&waiter, same, now, |reply, query| {
+            written = outcome.write(&waiter.zone.block, query, now, reply);
+            match &outcome.result {
+                Err(failure) if written == Written::Failure => Some((*failure).clone()),
+                _ => None,
+            }
+        });
+        if written == Written::Stale {
+            waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
         }
     }
 
@@ -328,17 +260,17 @@ impl Egress {
         }
         #[cfg(test)]
         crate::failpoint::at("tell", &query.name);
-        let (told, earlier_is_better) = match outcome {
+        let (result, earlier_is_better) = match outcome {
             Ok(answer) => {
                 let held = match &first {
                     Some(waiter) => Some(waiter.zone.block.clone()),
                     None => self.block(block),
                 };
-                let cache = held.as_deref().and_then(|block| block_cache(block, &query));
+                let cache = held.as_deref().and_then(block_cache);
                 let stored = self.running.guarded(|| {
                     #[cfg(test)]
                     crate::failpoint::at("reply", &query.name);
-                    cache.map(|cache| cache.partition.store(&cache.spec, &query, answer, now))
+                    cache.map(|cache| cache.store(&query, answer, now))
                 });
                 match stored {
                     Some(stored) => (Ok(answer), stored == Some(StoreResult::EarlierIsBetter)),
@@ -346,19 +278,23 @@ impl Egress {
                 }
             }
             Err(failure) => {
-                if let (Some(waiter), true) = (&first, over) {
-                    self.remember_failure(waiter, &failure, &query, now);
+                let failure = Failure::Forward(failure);
+                // A local limit that was reached says nothing about the next query.
+                let is_upstreams = failure.rcode() == Rcode::SERVFAIL && !failure.is_overload();
+                let cache = first.as_ref().and_then(|waiter| block_cache(&waiter.zone.block));
+                if let Some(cache) = cache.filter(|_| over && is_upstreams) {
+                    cache.store_failure(&query, failure.ede(), now);
                 }
-                (Err(Failure::Forward(failure)), true)
+                (Err(failure), true)
             }
         };
-        let mut outcome = FlightOutcome::new(told.as_deref(), earlier_is_better);
+        let mut outcome = FlightOutcome::new(result.as_deref(), earlier_is_better);
         if let Some(waiter) = first {
             self.answer_waiter(waiter, &query, &mut outcome, now);
         }
         if !waiters.is_empty() {
             let FlightOutcome { subquery_answers, .. } = outcome;
-            self.answer_joined(waiters, &query, told, earlier_is_better, subquery_answers);
+            self.answer_joined(waiters, &query, result, earlier_is_better, subquery_answers);
         }
     }
 }
@@ -390,9 +326,9 @@ fn push_answer(reply: &mut Reply<'_>, query: &Query<'_>, answer: &Answer) {
     }
 }
 
-/// The block's cache, if it covers the query's name.
-fn block_cache<'b>(block: &'b Block, query: &Query<'_>) -> Option<&'b BlockCache> {
-    block.pipeline.forwarding()?.cache.as_ref()?.covering(&query.name)
+/// The cache of a block that has one.
+fn block_cache(block: &Block) -> Option<&BlockCache> {
+    block.pipeline.forwarding()?.cache.as_deref()
 }
 
 /// Whether another worker may have the same query in flight.

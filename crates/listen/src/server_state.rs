@@ -23,7 +23,9 @@ use logging::logger::Logger;
 use logging::ring::DEFAULT_BYTES;
 use metrics::counters::Counter;
 use plugin::failure::Failure;
-use query::serve::Outcome;
+use query::ServedZone;
+use query::serve::{self, Observed, Outcome};
+use wire::Query;
 
 /// When a worker last began a turn; on a cache line of its own, as it is written in every turn.
 #[derive(Debug, Default)]
@@ -149,12 +151,25 @@ impl Running {
         done
     }
 
-    /// Counts a query that failed because a limit was reached.
+    /// Logs a finished query, and counts it if it failed because a limit was reached. A panic costs
+    /// the line, not the replies of other queries.
     #[inline]
-    pub(crate) fn count_shed(&self, outcome: &Outcome) {
+    pub(crate) fn log(
+        &self,
+        zone: &ServedZone,
+        outcome: &Outcome,
+        seen: &Observed,
+        query: &Query<'_>,
+        lines: &mut LineRing,
+    ) {
         if outcome.failure.as_deref().is_some_and(Failure::is_overload) {
             self.shed.add_shared(1);
         }
+        self.guarded(|| {
+            #[cfg(test)]
+            crate::failpoint::at("log", &query.name);
+            serve::log(zone, outcome, seen, query, lines);
+        });
     }
 
     /// Logs an error of a socket, at most once a minute for each call and address.

@@ -345,31 +345,24 @@ impl Worker {
         if !logged {
             return;
         }
-        let mut served = outcomes.iter().enumerate();
-        let mut log = || {
-            for (index, outcome) in &mut served {
-                let zone = zone_of(outcome).filter(|zone| outcome.counted && serve::is_logged(zone, outcome));
-                let Some(zone) = zone else { continue };
-                self.running.count_shed(outcome);
-                let datagram = self.received.get(index);
-                let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
-                let seen = Observed {
-                    client: datagram.peer.address(),
-                    local: Some(local),
-                    proto: Proto::Udp,
-                    nanos,
-                    now,
-                    upstream: None,
-                };
+        for (index, outcome) in outcomes.iter().enumerate() {
+            let zone = zone_of(outcome).filter(|zone| outcome.counted && serve::is_logged(zone, outcome));
+            let Some(zone) = zone else { continue };
+            let datagram = self.received.get(index);
+            let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
+            let client = datagram.peer.address();
+            let (local, proto) = (Some(local), Proto::Udp);
+            let seen = Observed { client, local, proto, nanos, now, upstream: None };
+            // A batch keeps the outcomes of its queries, a few bytes each, not the queries: only one
+            // that is logged is parsed again.
+            self.running.guarded(|| {
                 if let Some(query) = accept(datagram.bytes).query() {
                     #[cfg(test)]
-                    ["reread", "log"].iter().for_each(|place| crate::failpoint::at(place, &query.name));
-                    serve::log(zone, outcome, &seen, query, &mut self.egress.lines);
+                    crate::failpoint::at("reread", &query.name);
+                    self.running.log(zone, outcome, &seen, query, &mut self.egress.lines);
                 }
-            }
-        };
-        // One guard for all lines: after a panic, which costs a line, the next one continues.
-        while self.running.guarded(&mut log).is_none() {}
+            });
+        }
     }
 
     fn read_tasks(&mut self, now: Instant) {

@@ -46,7 +46,7 @@ pub struct NamedSource {
 /// Forwarding to upstreams, and the cache of their answers.
 pub struct Forwarding {
     /// The cache of upstreams' answers; `None` without the directive `cache`.
-    pub cache: Option<BlockCache>,
+    pub cache: Option<Arc<BlockCache>>,
     /// The stanzas of `forward`.
     pub chain: Arc<Stanzas>,
     /// Answers from the cache.

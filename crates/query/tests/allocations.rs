@@ -146,7 +146,7 @@ impl Scene {
         }
         let mut answer = Answer::default();
         answer.read(&reply, query.question).unwrap();
-        let kept = cache.partition.store(&cache.spec, &query, &mut answer, self.now);
+        let kept = cache.store(&query, &mut answer, self.now);
         assert!(matches!(kept, cache::StoreResult::Kept(_)), "{kept:?}");
     }
 

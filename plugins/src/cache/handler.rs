@@ -10,7 +10,7 @@ use plugin::{HostsGuard, Lookup, QueryContext};
 use wire::{Query, Reply};
 
 /// The source of `cache` in one block: before `forward`, after all sources that answer from memory.
-pub struct CacheSource(BlockCache);
+pub struct CacheSource(Arc<BlockCache>);
 
 /// A block's part of the cache.
 pub fn of_block(spec: &CacheSpec, partition: Arc<Partition>, context: &BuildContext<'_>) -> BlockCache {
@@ -19,12 +19,12 @@ pub fn of_block(spec: &CacheSpec, partition: Arc<Partition>, context: &BuildCont
     if !context.scope(&zones).is_all() {
         spec.zones.clone_from(&zones);
     }
-    BlockCache { partition, spec, zones: zones.into() }
+    BlockCache::new(partition, spec, zones)
 }
 
 impl CacheSource {
     /// Creates the source for a block's part of the cache.
-    pub fn new(cache: BlockCache) -> Self {
+    pub fn new(cache: Arc<BlockCache>) -> Self {
         Self(cache)
     }
 }
@@ -41,13 +41,16 @@ impl Source for CacheSource {
         reply: &mut Reply<'_>,
         counters: ThreadCounters<'_>,
     ) -> Lookup {
-        let Some(cache) = self.0.covering(&query.name) else { return Lookup::Pass };
+        let found = self.0.lookup(query, context.now, reply);
+        if found == CacheResult::OutOfZone {
+            return Lookup::Pass;
+        }
         counters.add(|zone| &zone.cache_requests);
         let hit = |kind| match kind {
             AnswerKind::Success => counters.add(|zone| &zone.cache_hits[0]),
             AnswerKind::Denial => counters.add(|zone| &zone.cache_hits[1]),
         };
-        match cache.partition.lookup(&cache.spec, query, context.now, reply) {
+        match found {
             CacheResult::Hit { kind } => {
                 hit(kind);
                 Lookup::Answer
@@ -71,7 +74,7 @@ impl Source for CacheSource {
                 counters.add(|zone| &zone.cache_misses);
                 Lookup::Ask(Some(wait))
             }
-            CacheResult::Miss => {
+            CacheResult::Miss | CacheResult::OutOfZone => {
                 counters.add(|zone| &zone.cache_misses);
                 Lookup::Pass
             }
@@ -79,9 +82,10 @@ impl Source for CacheSource {
     }
 
     fn explain(&self, query: &Query<'_>) -> Explanation {
-        match self.0.covering(&query.name) {
-            Some(_) => Explanation::Ends("what an upstream has said before".to_owned()),
-            None => Explanation::Passes(None),
+        if self.0.covers(&query.name) {
+            Explanation::Ends("an earlier answer of an upstream".to_owned())
+        } else {
+            Explanation::Passes(None)
         }
     }
 }

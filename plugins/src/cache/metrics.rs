@@ -1,6 +1,6 @@
 //! Metrics of the cache, besides the counters of each query (`metrics::counters::ZoneCounters`).
 
-use ::cache::{AnswerKind, Cache, Partition};
+use ::cache::{AnswerKind, BlockCache, Cache};
 use metrics::{Families, Metric};
 
 /// Adds the size of the cache of all server blocks.
@@ -9,11 +9,11 @@ pub fn collect(cache: &Cache, into: &mut Families) {
 }
 
 /// Adds a block's entries and evictions. `zones` is the label.
-pub fn collect_partition(partition: &Partition, server: &str, zones: &str, into: &mut Families) {
+pub fn collect_block(cache: &BlockCache, server: &str, zones: &str, into: &mut Families) {
     for kind in AnswerKind::ALL {
         let labels = [("server", server), ("type", kind.label()), ("zones", zones), ("view", "")];
-        into.gauge(ENTRIES, &labels, partition.entries(kind) as f64);
-        let evictions = partition.evictions(kind);
+        into.gauge(ENTRIES, &labels, cache.entries(kind) as f64);
+        let evictions = cache.evictions(kind);
         // As in CoreDNS, a counter has no sample before it is first incremented.
         if evictions > 0 {
             into.counter(EVICTIONS, &labels, evictions as f64);

@@ -169,7 +169,7 @@ impl Scene {
         reply.extend_from_slice(&body);
         let mut answer = Answer::default();
         answer.read(&reply, query.question).unwrap();
-        let stored = cache.partition.store(&cache.spec, &query, &mut answer, self.now);
+        let stored = cache.store(&query, &mut answer, self.now);
         assert!(matches!(stored, cache::StoreResult::Kept(_)), "{name}: {stored:?}");
     }
 }

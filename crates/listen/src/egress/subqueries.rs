@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cache::BlockCache;
 use forwarder::Forwarder;
 use wire::{Answer, Proto, Query, Reply};
 
@@ -15,7 +16,7 @@ use plugin::{HostsGuard, QueryContext};
 use query::evaluate::{
     self, Evaluated, Evaluation, FollowCnames, NeedsUpstream, SubqueryAnswer, SuspendedQuery,
 };
-use query::serve;
+use query::{Block, serve};
 
 /// A flight's outcome, for all its waiters.
 pub(super) struct FlightOutcome<'a> {
@@ -33,6 +34,46 @@ impl<'a> FlightOutcome<'a> {
     pub(super) fn new(result: Result<&'a Answer, &'a Failure>, earlier_is_better: bool) -> Self {
         Self { result, earlier_is_better, subquery_answers: SubqueryAnswers::new() }
     }
+
+    /// The cache that may have a better answer than this one.
+    pub(super) fn stale_cache<'b>(&self, block: &'b Block) -> Option<&'b BlockCache> {
+        block_cache(block).filter(|_| self.earlier_is_better)
+    }
+
+    /// Writes the reply to a query: a stale answer if there is one and that is better, else the
+    /// flight's answer or failure.
+    pub(super) fn write(
+        &self,
+        block: &Block,
+        query: &Query<'_>,
+        now: Instant,
+        reply: &mut Reply<'_>,
+    ) -> Written {
+        if self.stale_cache(block).is_some_and(|cache| cache.serve_stale(query, now, reply)) {
+            return Written::Stale;
+        }
+        match self.result {
+            Ok(answer) => {
+                push_answer(reply, query, answer);
+                Written::Answer
+            }
+            Err(failure) => {
+                serve::fail(reply, failure);
+                Written::Failure
+            }
+        }
+    }
+}
+
+/// The kind of reply that [`FlightOutcome::write`] has written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    /// The flight's answer.
+    Answer,
+    /// A stale answer of the cache.
+    Stale,
+    /// The flight's failure.
+    Failure,
 }
 
 impl Egress {
@@ -82,19 +123,17 @@ impl Egress {
         }
         let mut message = Vec::new();
         let mut reply = Reply::start(&mut message, &query);
-        let earlier = outcome.earlier_is_better
-            && block_cache(&waiter.zone.block, &query)
-                .is_some_and(|cache| cache.partition.serve_stale(&cache.spec, &query, now, &mut reply));
-        match (earlier, outcome.result) {
-            (true, _) => waiter.zone.counters(self.index).add(|zone| &zone.cache_stale),
-            (false, Ok(answer)) => push_answer(&mut reply, &query, answer),
-            (false, Err(failure)) => {
-                // A failure of the client's own query is logged when that query ends.
-                if !share.own {
-                    waiter.zone.block.envelope.query_failed(failure, &query, now);
-                }
-                return SubqueryAnswer::new(&waiter.zone, &query, Err(failure.clone()), FollowCnames::No);
+        let written = outcome.write(&waiter.zone.block, &query, now, &mut reply);
+        let earlier = written == Written::Stale;
+        if earlier {
+            waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
+        }
+        if let (Written::Failure, Err(failure)) = (written, outcome.result) {
+            // A failure of the client's own query is logged when that query ends.
+            if !share.own {
+                waiter.zone.block.envelope.query_failed(failure, &query, now);
             }
+            return SubqueryAnswer::new(&waiter.zone, &query, Err(failure.clone()), FollowCnames::No);
         }
         let found = SubqueryAnswer::of_reply(&waiter.zone, &query, &reply, FollowCnames::No);
         outcome.subquery_answers.push((waiter.asker, earlier, found.clone()));
@@ -148,15 +187,16 @@ impl Egress {
         let mut evaluation = Evaluation::new(&route, &context, &mut tables, &query, found, spent);
         evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let end = evaluation.run(&zone);
-        let told = std::mem::replace(&mut self.upstream, upstream);
+        let before = std::mem::replace(&mut self.upstream, upstream);
         if let Some(refreshes) = evaluation.refreshes() {
             misses.extend(Miss::all(*refreshes, Client::Background, now));
         }
         match end {
             Ok(Evaluated::Answer(message, failure)) => {
                 let waiter = Waiter::new(&query, &zone, client, started);
-                self.deliver(&waiter, &query, failure, now, |reply, query| {
+                self.deliver(&waiter, &query, now, |reply, query| {
                     evaluate::write(&message, query, reply);
+                    failure
                 });
             }
             Ok(Evaluated::Drop) => {}
@@ -170,7 +210,7 @@ impl Egress {
                 }
             },
         }
-        self.upstream = told;
+        self.upstream = before;
     }
 
     /// Answers a client's query with a failure.
@@ -181,8 +221,10 @@ impl Egress {
     }
 
     fn refuse_query(&mut self, query: &Query<'_>, waiter: Waiter, failure: Failure, now: Instant) {
-        let told = failure.clone();
-        self.deliver(&waiter, query, Some(failure), now, |reply, _| serve::fail(reply, &told));
+        self.deliver(&waiter, query, now, |reply, _| {
+            serve::fail(reply, &failure);
+            Some(failure)
+        });
     }
 }
 

@@ -123,13 +123,7 @@ impl Connection {
         if let (Some(zone), Some(query)) = (zone, gate.query())
             && serve::is_logged(zone, outcome)
         {
-            self.running.count_shed(outcome);
-            // A panic while the line is logged must not lose the reply.
-            self.running.guarded(|| {
-                #[cfg(test)]
-                crate::failpoint::at("log", &query.name);
-                serve::log(zone, outcome, &seen, query, &mut self.running.tcp_lines());
-            });
+            self.running.log(zone, outcome, &seen, query, &mut self.running.tcp_lines());
         }
     }
 
