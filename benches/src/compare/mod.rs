@@ -4,7 +4,6 @@ pub mod config;
 pub mod measure;
 pub(crate) mod namespace;
 pub mod overload;
-pub mod plot;
 pub mod proc;
 pub mod process;
 pub mod report;
@@ -31,7 +30,7 @@ use load::flood::Pace;
 /// What is compared, for how long, and where it is written.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Directory for DATE.md, DATE.json and DATE.svg
+    /// Directory for DATE.md and DATE.json
     #[arg(long, default_value = "benches/runs")]
     out: PathBuf,
     /// Name of the run instead of the date
@@ -73,7 +72,7 @@ pub struct Options {
     /// Queries a second of which the fixed rates are 0.5 and 0.9, for every row and server [default: CoreDNS's best in the row]
     #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u64).range(2..=10_000_000))]
     reference: Option<u64>,
-    /// Points of the plot's row for each server; 0 for no plot
+    /// Offered rates, for each server, at which rate and latency are measured; 0 for none
     #[arg(long, default_value_t = 10)]
     points: u32,
     #[command(flatten)]
@@ -184,8 +183,8 @@ impl Comparison {
                 self.rounds_of(work, servers, Some(Offered { fraction, rate: rate.max(1) }));
             }
         }
-        if work.name == PLOTTED {
-            self.plot(work, servers, options.points);
+        if work.name == OFFERED {
+            self.offer(work, servers, options.points);
         }
     }
 
@@ -193,13 +192,8 @@ impl Comparison {
         let run = &self.run;
         let name = options.name.as_ref().unwrap_or(&run.date);
         let file = |ending: &str| options.out.join(format!("{name}.{ending}"));
-        let plot = (!run.points.is_empty()).then(|| format!("{name}.svg"));
-        write(&file("md"), &report::markdown(run, plot.as_deref()))?;
-        write(&file("json"), &format!("{:#}\n", report::json(run)))?;
-        if plot.is_some() {
-            write(&file("svg"), &plot::svg(&run.points))?;
-        }
-        Ok(())
+        write(&file("md"), &report::markdown(run))?;
+        write(&file("json"), &format!("{:#}\n", report::json(run)))
     }
 
     /// Approximate duration if every round counts.
@@ -360,7 +354,7 @@ impl Comparison {
 
     /// Measures rate and latency at offered rates from a 32nd of the fastest server's best rate to
     /// a tenth above it; each server up to the rate that it can follow.
-    fn plot(&mut self, work: &Work, servers: &[Server], points: u32) {
+    fn offer(&mut self, work: &Work, servers: &[Server], points: u32) {
         let best = self
             .run
             .samples
@@ -451,8 +445,8 @@ const START_AND_END: Duration = Duration::from_millis(700);
 const OUTSTANDING: usize = 64;
 /// Shares of the reference, CoreDNS's best rate, at which latency is compared.
 const FRACTIONS: [f64; 2] = [0.5, 0.9];
-/// The row that is plotted.
-const PLOTTED: &str = "hosts";
+/// The row that is measured at offered rates.
+const OFFERED: &str = "hosts";
 
 #[cfg(test)]
 mod tests {

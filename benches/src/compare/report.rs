@@ -42,7 +42,7 @@ pub struct Run {
     pub samples: Vec<Sample>,
     /// Errors.
     pub failures: Vec<Failure>,
-    /// Points of the plot.
+    /// Rate and latency at offered rates.
     pub points: Vec<Point>,
     /// Results under overload, one for each server.
     pub overloads: Vec<(Kind, Overload)>,
@@ -85,7 +85,7 @@ pub struct Failure {
     pub why: String,
 }
 
-/// One point of the plot.
+/// Rate and latency of one server at one offered rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
     /// The server.
@@ -100,8 +100,8 @@ pub struct Point {
     pub p99_us: f64,
 }
 
-/// The report as Markdown; `plot` names the file of the plot.
-pub fn markdown(run: &Run, plot: Option<&str>) -> String {
+/// The report as Markdown.
+pub fn markdown(run: &Run) -> String {
     let mut text = format!("# Comparison of {}\n\n", run.date);
     let mut line = |arguments: std::fmt::Arguments<'_>| {
         writeln!(text, "{arguments}").expect("a string takes what is written");
@@ -131,9 +131,6 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
         "- Latency at a fixed rate counts from when each query was due. CPU is the server's processor time for each reply, and in brackets what of it was spent \
          outside the kernel, as the kernel samples it. Lost, duplicate and wrong replies: sums over all rounds of the flood.\n"
     ));
-    if let Some(plot) = plot {
-        line(format_args!("![Rate and latency against offered load]({plot})\n"));
-    }
     let reference = run.reference.map_or_else(|| "CoreDNS's rate".to_owned(), |rate| format!("{rate} q/s"));
     line(format_args!(
         "| work | server | k q/s | of echo | x CoreDNS | CPU us/q (user) | flood p50 / p99 / p99.9 / max us | at 0.5 of {reference}: p50 / p99 / p99.9 us | at 0.9: p50 / p99 / p99.9 us \
@@ -414,13 +411,12 @@ mod tests {
             sample(Kind::Localdns, 2, 1_000, None, true),
             sample(Kind::Localdns, 0, 10_000, Some(0.5), true),
         ]);
-        let text = markdown(&run, Some("x.svg"));
+        let text = markdown(&run);
         let row = text.lines().find(|line| line.contains("| localdns |")).expect("a row");
         assert_eq!(
             row,
             "| hosts hit, 10,000 names | localdns | 300.0 (200.0-400.0) | 0.80 | - | 1.88 (0.38) | 100 / 100 / 100 / 100 | 100 / 100 / 100* | - | 2 / 0 / 0 | 2.0 | 7.0 | - |"
         );
-        assert!(text.contains("![Rate and latency against offered load](x.svg)"));
         assert!(text.contains("- coredns in `hosts`: it ended"));
         assert!(!text.contains("| coredns |"), "nothing was measured");
     }
@@ -441,14 +437,14 @@ mod tests {
             Sample { server: Kind::Coredns, ..of(WORKERS, 0, 100, false) },
             Sample { server: Kind::Coredns, ..of(WORKERS_HOT, 0, 50, true) },
         ]);
-        let text = markdown(&run, None);
+        let text = markdown(&run);
         assert!(text.contains("\n| localdns | 0.88 (0.75-1.00) | 0.88 (0.75-1.00) |\n"), "{text}");
         assert!(text.contains("\n| coredns | 0.50 (0.50-0.50)* | 0.50 (0.50-0.50)* |\n"), "{text}");
     }
 
     #[test]
     fn where_no_round_was_quiet_the_row_says_so() {
-        let text = markdown(&run(vec![sample(Kind::Echo, 0, 1_000, None, true)]), None);
+        let text = markdown(&run(vec![sample(Kind::Echo, 0, 1_000, None, true)]));
         assert!(text.contains("| echo | 1.0 (1.0-1.0)* |"), "{text}");
     }
 
