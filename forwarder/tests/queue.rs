@@ -279,3 +279,15 @@ fn a_query_holds_one_connection() {
     let sent: Vec<_> = world.net.got.iter().map(|got| got.at.as_millis() / 100).collect();
     assert_eq!((sent, world.net.cancelled), (vec![0, 20], 1));
 }
+
+/// Its failure is a local limit, which is not cached, although it was counted as silence before.
+#[test]
+fn a_query_that_waited_for_a_connection_was_not_sent() {
+    let spec = StanzaSpec { force_tcp: true, ..sequential() };
+    let waits = |asked: Asked<'_>| vec![Does::Wait(ms(4_700) - asked.at)];
+    let mut world = World::new(spec, vec![Box::new(waits)]);
+    let waiter = world.ask("example.org");
+    world.run_for(ms(5_000));
+    let failure = world.result(waiter).outcome.as_ref().unwrap_err();
+    assert!(failure.starts_with("too many queries in flight to"), "{failure}");
+}

@@ -245,6 +245,9 @@ impl<W> Forwarder<W> {
                     (cold.failure, cold.failed) = (Some(failure), Some((attempt.serial, attempt.upstream)));
                     self.count_failure(slot, attempt.upstream);
                     self.try_next(now, slot);
+                } else if !failure.blames_upstream() {
+                    // It was never sent: the upstream was not silent.
+                    flight.cold().failure = Some(failure);
                 }
             }
             FlightState::Settled => self.end_if_settled(slot),

@@ -55,7 +55,8 @@ struct Links {
     upstream: Weak<Upstream>,
     pool: Pool,
     queues: HashMap<u64, mpsc::Sender<Command>>,
-    wakes: bool,
+    /// When the pool is looked at again without an event of a connection.
+    wakes_at: Option<Instant>,
 }
 
 /// Worker and exchange.
@@ -172,7 +173,7 @@ impl Links {
             upstream: Arc::downgrade(upstream),
             pool: Pool::new(now),
             queues: HashMap::new(),
-            wakes: false,
+            wakes_at: None,
         }
     }
 
@@ -222,21 +223,26 @@ impl ConnectionPools {
     /// long.
     fn go_on(self: &Arc<Self>, destination: &Destination, links: &mut Links, now: Instant) {
         let upstream = destination.upstream.address();
-        for request in links.pool.expired(now) {
-            self.deliver(request.id, Err(ExchangeError::Timeout { local: None, upstream }));
+        let (expired, next_expiry) = links.pool.expired(now);
+        for request in expired {
+            self.deliver(request.id, Err(ExchangeError::Overloaded { upstream }));
         }
         while let Some((request, choice)) = links.pool.next(destination.most(), now) {
             self.dispatch(destination, links, request, choice);
         }
         links.note();
-        if links.pool.needs_wake() && !links.wakes {
-            links.wakes = true;
+        let soon = links.pool.needs_wake().then(|| now + WAKE);
+        let Some(at) = soon.into_iter().chain(next_expiry).min() else { return };
+        if links.wakes_at.is_none_or(|wakes_at| at < wakes_at) {
+            links.wakes_at = Some(at);
             let (pools, destination) = (self.clone(), destination.clone());
             self.runtime.spawn(async move {
-                tokio::time::sleep(WAKE).await;
+                tokio::time::sleep_until(at).await;
                 let mut locked = pools.lock();
-                if let Some(links) = locked.get_mut(&destination.key()) {
-                    links.wakes = false;
+                if let Some(links) = locked.get_mut(&destination.key())
+                    && links.wakes_at == Some(at)
+                {
+                    links.wakes_at = None;
                     pools.go_on(&destination, links, Instant::now());
                 }
             });

@@ -266,16 +266,17 @@ impl Pool {
         !self.waiting.is_empty() && self.lanes.iter().all(|lane| lane.out.is_empty())
     }
 
-    /// Removes and returns the queries after their clients have given up.
-    pub(super) fn expired(&mut self, now: Instant) -> Vec<Request> {
-        let is_over = |request: &Request| request.give_up_at <= now;
-        if !self.waiting.iter().any(is_over) {
-            return Vec::new();
+    /// Removes and returns the queries that have waited too long for an answer within their time,
+    /// and when the next one will have.
+    pub(super) fn expired(&mut self, now: Instant) -> (Vec<Request>, Option<Instant>) {
+        let next = self.waiting.iter().map(expiry).min();
+        if next.is_none_or(|next| next > now) {
+            return (Vec::new(), next);
         }
-        let (over, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(is_over);
+        let (over, waiting): (VecDeque<_>, _) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|request| expiry(request) <= now);
         self.waiting = waiting;
-        let over: VecDeque<Request> = over;
-        over.into()
+        (over.into(), self.waiting.iter().map(expiry).min())
     }
 
     /// Takes a waiting query back.
@@ -388,6 +389,14 @@ impl Lane {
     }
 }
 
+/// When a waiting query fails: shortly before its client gives up, so that its failure is known by
+/// then to be ours.
+fn expiry(request: &Request) -> Instant {
+    request.give_up_at.checked_sub(EXPIRY_MARGIN).unwrap_or(request.give_up_at)
+}
+
+/// How long before the end of its time a query that waits for a connection fails.
+const EXPIRY_MARGIN: Duration = Duration::from_millis(100);
 /// Queries on one connection at a time if the upstream answers out of order.
 pub(super) const PIPELINE: usize = 128;
 /// The same while more connections may be opened.

@@ -45,6 +45,8 @@ pub struct Asked<'a> {
 pub enum Does {
     Reply(Duration, Vec<u8>),
     Refuse(Duration, io::ErrorKind),
+    /// It does not get the query: that has waited for a connection for this time.
+    Wait(Duration),
 }
 
 type Behaviour = Box<dyn FnMut(Asked<'_>) -> Vec<Does>>;
@@ -208,6 +210,7 @@ impl Net {
             match does {
                 Does::Reply(after, bytes) => self.schedule(after, Event::Datagram(socket, bytes)),
                 Does::Refuse(after, error) => self.schedule(after, Event::Refused(socket, error)),
+                Does::Wait(_) => unreachable!("a datagram waits for no connection"),
             }
         }
     }
@@ -226,6 +229,10 @@ impl Net {
                 Does::Refuse(after, error) => {
                     let error = ExchangeError::Dial { upstream, error };
                     self.schedule(after, Event::Exchanged(id, Err(error)));
+                }
+                Does::Wait(time) => {
+                    let error = ExchangeError::Overloaded { upstream };
+                    self.schedule(time, Event::Exchanged(id, Err(error)));
                 }
             }
         }
