@@ -112,7 +112,9 @@ impl Step {
         // Commands on the machine's hosts file need a private /etc.
         !self.command.ends_with(" &")
             && !self.command.contains("node-resolver")
-            && (self.command.contains("localdns check") || self.command.starts_with("localdns "))
+            && (self.command.contains("localdns check")
+                || self.command.starts_with("cargo run -- check")
+                || self.command.starts_with("localdns "))
     }
 
     /// Whether the lines are those of the document. Counters may be higher, as a repeated command
@@ -160,7 +162,7 @@ fn steps() -> Vec<Step> {
     steps
 }
 
-/// Runs commands of documents in the repository; `localdns` and `cargo run --release --` run the
+/// Runs commands of documents in the repository; `localdns` and `cargo run --` run the
 /// binary under test.
 struct Shell {
     directory: TempDir,
@@ -172,7 +174,7 @@ impl Shell {
         let directory = tempdir();
         symlink(binary(), directory.path().join("localdns")).expect(WRITABLE);
         let cargo = directory.path().join("cargo");
-        let script = "#!/bin/sh\n[ \"$1 $2 $3\" = 'run --release --' ] && shift 3 && exec localdns \"$@\"\n";
+        let script = "#!/bin/sh\n[ \"$1 $2\" = 'run --' ] && shift 2 && exec localdns \"$@\"\n";
         fs::write(&cargo, script).expect(WRITABLE);
         fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).expect(WRITABLE);
         let mut path = directory.path().as_os_str().to_owned();
