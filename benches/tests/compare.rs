@@ -10,7 +10,7 @@ fn one_command_measures_and_writes_the_table() {
     // Only root may create a network namespace.
     let root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     if !root {
-        eprintln!("skipped: this is not root");
+        testkit::skip("one_command_measures_and_writes_the_table", "this is not root");
         return;
     }
     let dir = std::env::temp_dir().join(format!("localdns-compare-{}", std::process::id()));

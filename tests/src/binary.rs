@@ -23,15 +23,10 @@ pub fn binary() -> PathBuf {
 
 fn build() -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args([
-        "build",
-        "-p",
-        "server",
-        "--bin",
-        "localdns",
-        "--message-format=json-render-diagnostics",
-        "--quiet",
-    ]);
+    // As a part of the server's integration test: with the features of `cargo test --workspace`,
+    // so that nothing is compiled twice.
+    cargo.args(["test", "--workspace", "--test", "transfers", "--no-run"]);
+    cargo.args(["--message-format=json-render-diagnostics", "--quiet"]);
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
@@ -41,7 +36,11 @@ fn build() -> PathBuf {
     String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["reason"] == "compiler-artifact" && message["target"]["name"] == "localdns")
+        .filter(|message| {
+            message["reason"] == "compiler-artifact"
+                && message["target"]["name"] == "localdns"
+                && message["target"]["kind"][0] == "bin"
+        })
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
         .expect("cargo names the executable")
 }

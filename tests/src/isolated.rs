@@ -1,5 +1,6 @@
 //! A private network, `/etc` and process tree for a test: the test runs itself again inside them.
 
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -125,9 +126,15 @@ fn names(list: &str, word: &str) -> bool {
     list.split(',').any(|one| one.trim() == word)
 }
 
-/// Prints that a test is skipped, and why, past the capture of the test runner.
+/// Prints that a test is skipped, and why, past the capture of libtest; `tests/runner` counts them.
 pub fn skip(test: &str, why: &str) {
     tell(&format!("skipped: {test}: {why}"));
+    if let Some(list) = std::env::var_os("LOCALDNS_SKIPPED") {
+        let file = OpenOptions::new().append(true).open(list);
+        // One write, so that lines of several processes do not mix.
+        let written = file.and_then(|mut file| file.write_all(format!("{why}\t{test}\n").as_bytes()));
+        written.expect("the list of skipped tests is writable");
+    }
 }
 
 /// Prints a line past the capture of the test runner, which hides the output of passing tests.

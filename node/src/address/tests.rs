@@ -230,7 +230,7 @@ fn inside_namespace(test: &str, wrapper: &[&str]) -> bool {
     };
     let possible = unshare(&[wrapper, &["true"]].concat()).output();
     if !possible.as_ref().is_ok_and(|output| output.status.success()) {
-        println!("skipped: no network namespace: {possible:?}");
+        testkit::skip(test, &format!("a network namespace cannot be made: {possible:?}"));
         return false;
     }
     let program = std::env::current_exe().expect("the test's own path");

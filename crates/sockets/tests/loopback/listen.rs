@@ -263,7 +263,10 @@ fn receive_buffer_size() -> io::Result<()> {
     // The kernel doubles the number for its overhead.
     let wanted = 2 * options.receive_buffer_bytes;
     if !may_force() {
-        println!("skipped: without CAP_NET_ADMIN the kernel gives at most net.core.rmem_max");
+        testkit::skip(
+            "receive_buffer_size",
+            "without CAP_NET_ADMIN the kernel gives at most net.core.rmem_max",
+        );
         return Ok(());
     }
     let first = ListenSocket::bind_first(SocketAddr::from(([127, 0, 0, 1], 0)), &options)?;
