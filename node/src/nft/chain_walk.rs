@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use netlink_packet_netfilter::nftables::RuleAttribute;
-
 use super::NftError;
-use super::batch::{Socket, Statement};
+use super::batch::Socket;
 use super::registers::Query;
-use super::ruleset_dump::BaseChain;
+use super::ruleset_dump::{BaseChain, Rule};
 use super::verdict::{Element, Verdict, effects};
 
 /// A position in a chain.
@@ -38,31 +36,6 @@ pub(crate) enum Outcome {
     Dropped(Place),
     /// It gets to the end of the chain, or of one that the chain goes to.
     Passed(Place),
-}
-
-/// A rule, as far as it can be decoded.
-pub(super) struct Rule {
-    pub(super) handle: u64,
-    /// Its position in the chain, from 1.
-    pub(super) number: usize,
-    statements: Option<Vec<Statement>>,
-}
-
-impl Rule {
-    pub(super) fn of(attributes: Option<Vec<RuleAttribute>>, number: usize) -> Self {
-        let mut rule = Self { handle: 0, number, statements: None };
-        let Some(attributes) = attributes else { return rule };
-        let mut statements = Vec::new();
-        for attribute in attributes {
-            match attribute {
-                RuleAttribute::Handle(handle) => rule.handle = handle,
-                RuleAttribute::Expressions(all) => statements = all,
-                _ => {}
-            }
-        }
-        rule.statements = Some(statements);
-        rule
-    }
 }
 
 /// The chains of a table, read once each.

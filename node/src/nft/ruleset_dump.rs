@@ -11,8 +11,7 @@ use nix::errno::Errno;
 use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 
 use super::NftError;
-use super::batch::{Socket, keys as keys_of, refused};
-use super::chain_walk::Rule;
+use super::batch::{Socket, Statement, keys as keys_of, refused};
 use super::verdict::Element;
 
 /// A table of family inet.
@@ -33,6 +32,32 @@ pub(crate) struct BaseChain {
     pub(crate) hook: InetHookNumber,
     /// Whether its policy is drop.
     pub(crate) drops: bool,
+}
+
+/// A rule, as far as it can be decoded.
+pub(super) struct Rule {
+    pub(super) handle: u64,
+    /// Its position in the chain, from 1.
+    pub(super) number: usize,
+    /// `None` if they are not known.
+    pub(super) statements: Option<Vec<Statement>>,
+}
+
+impl Rule {
+    fn of(attributes: Option<Vec<RuleAttribute>>, number: usize) -> Self {
+        let mut rule = Self { handle: 0, number, statements: None };
+        let Some(attributes) = attributes else { return rule };
+        let mut statements = Vec::new();
+        for attribute in attributes {
+            match attribute {
+                RuleAttribute::Handle(handle) => rule.handle = handle,
+                RuleAttribute::Expressions(all) => statements = all,
+                _ => {}
+            }
+        }
+        rule.statements = Some(statements);
+        rule
+    }
 }
 
 /// A table's contents as the kernel lists them, without handles and counters: equal as long as no

@@ -148,7 +148,7 @@ fn ten_thousand_random_blocks_answer_as_in_coredns() {
     );
 }
 
-/// Blocks 0 to `count`, 200 per Corefile; `ANSWERS_SEED` sets the seed, and `ANSWERS_BLOCK` selects
+/// Blocks 0 to `count`, 50 per Corefile; `ANSWERS_SEED` sets the seed, and `ANSWERS_BLOCK` selects
 /// a single one.
 fn random_setups(count: u64) -> Vec<Setup> {
     let seed = number("ANSWERS_SEED").unwrap_or(SEED);
@@ -157,7 +157,7 @@ fn random_setups(count: u64) -> Vec<Setup> {
         return vec![shown(random::corefile(seed, &[block]))];
     }
     let numbers: Vec<u64> = (0..count).collect();
-    numbers.chunks(200).map(|numbers| random::corefile(seed, numbers)).collect()
+    numbers.chunks(50).map(|numbers| random::corefile(seed, numbers)).collect()
 }
 
 /// Prints a single setup completely, for finding the cause of a difference.
