@@ -73,6 +73,17 @@ fn names_of_the_code_in_architecture_and_walk_are_there() {
             assert!(paths.iter().any(|path| path.ends_with(file)), "{document}: {file}");
             count += 1;
         }
+        // The first cell of a row names files and functions.
+        let cells = text.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+        for name in cells.flat_map(|cell| cell.split('`').step_by(2)) {
+            if name.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
+                assert!(
+                    sources.contains(&format!("fn {name}(")) || sources.contains(&format!("fn {name}<")),
+                    "{document}: {name}"
+                );
+                count += 1;
+            }
+        }
     }
     assert!(count > 20, "{count}");
 }
