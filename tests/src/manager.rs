@@ -35,7 +35,7 @@ struct State {
 }
 
 impl Manager {
-    /// Listens until the test ends.
+    /// Starts a manager: a thread receives notifications until the test process ends.
     ///
     /// # Panics
     /// Where its socket cannot be made.

@@ -14,8 +14,8 @@ pub struct Corefile {
     pub blocks: Vec<ServerBlock>,
     /// Warnings, in file order.
     pub warnings: Vec<Located<Warning>>,
-    /// Every file that was read, sorted, without duplicates, to watch for changes. Without text
-    /// from memory.
+    /// Every file that was read, sorted, without duplicates, to watch for changes. A
+    /// Corefile read from memory is not listed.
     pub files: Vec<PathBuf>,
 }
 

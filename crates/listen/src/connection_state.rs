@@ -182,7 +182,8 @@ impl ConnectionState {
         self.budget.is_short()
     }
 
-    /// Cuts the connection: its slot or its bytes are needed, or there is no room for its replies.
+    /// Aborts the connection and discards unsent replies. Used where its slot or memory is needed,
+    /// or its replies do not fit.
     pub(crate) fn cut(&self) {
         self.end.store(CUT, Relaxed);
         let mut outbox = self.outbox();

@@ -75,8 +75,8 @@ impl OpenSocket {
 }
 
 impl Last {
-    /// The configuration for one more batch; `None` after the last one: a flood must not keep the
-    /// socket open.
+    /// Takes one of the remaining batches, and returns the configuration that serves it. `None`
+    /// after the last, so that a flood cannot keep the socket open.
     pub(crate) fn configuration(&mut self) -> Option<Arc<Configuration>> {
         self.batches = self.batches.checked_sub(1)?;
         Some(self.configuration.clone())

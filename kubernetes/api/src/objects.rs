@@ -77,7 +77,7 @@ impl Object {
 /// Namespace and name, unique within a kind. Shared by an object and the tables that refer to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// Empty for a namespace.
+    /// Empty if the object is itself a Namespace.
     pub namespace: Box<str>,
     /// Unique in its namespace.
     pub name: Box<str>,

@@ -46,7 +46,8 @@ pub(super) fn bytes_of(object: &Object) -> usize {
                 names.into_iter().flatten().map(|name| ALLOCATION + name.len()).sum::<usize>()
             };
             let endpoints = slice.endpoints.iter().map(|endpoint| ENDPOINT + names(endpoint));
-            // A service exists in the index for its first slice, without an object.
+            // The first slice of a service creates its index entry, even before the Service object
+            // arrives. Any slice may be the first, so each counts a whole service.
             let of = |name: &str| if name.is_empty() { 0 } else { name.len() + service(name) };
             let import = slice.import.as_ref();
             let import = import.map_or(0, |import| PART + import.cluster.len() + of(&import.service));

@@ -89,7 +89,8 @@ impl Discovery {
         self.wrong.as_deref()
     }
 
-    /// Checks the file once a second, without waiting for a disk.
+    /// Called in every round: starts a read of the file at most once a second, on another thread;
+    /// applies a finished one, and returns what changed.
     pub fn look(&mut self, now: Instant, is_ours: IsOurs<'_>) -> ListChange {
         if self.due.is_none_or(|due| due <= now) {
             self.due = Some(now + EVERY);

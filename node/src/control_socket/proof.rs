@@ -11,8 +11,8 @@ use tokio::time::sleep;
 
 use crate::nft::{Batch, NftError, Socket};
 
-/// The table's name, which contains the server's, so that a process cannot relay a challenge to
-/// another server.
+/// Name of the nftables table that answers a challenge. It contains the server's name: otherwise an
+/// impostor could pass its challenge on to a real server, and claim the table which that creates.
 pub(super) fn table_of(server: &str, nonce: &str) -> String {
     format!("{TABLE}{server}-{nonce}")
 }

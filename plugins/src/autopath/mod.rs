@@ -135,7 +135,9 @@ impl Search<'_> {
         })
     }
 
-    /// Turns an answer for `found` into one for the query: by an alias, if the answer has records.
+    /// Turns the answer for the candidate `found` into one for the client's question: prepends a
+    /// CNAME to `spelled`, which is `found` in the client's spelling, unless the two names are
+    /// equal or the answer section is empty.
     fn lead_to(
         &self,
         effective: &EffectiveQuery<'_>,

@@ -344,7 +344,7 @@ fn one_pattern(kind: Kind, from: &Word, part: fn(&str) -> String) -> Result<Patt
     })
 }
 
-/// The replacement for a pattern.
+/// Reads `to`, which replaces what `pattern` matches; `part` normalises a part of a name.
 fn replacement(pattern: &Pattern, to: &Word, part: fn(&str) -> String) -> Result<Replacement> {
     match pattern {
         Pattern::Exact(_) => exact(to).map(Replacement::plain),

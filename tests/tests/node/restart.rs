@@ -98,7 +98,8 @@ fn what_lay_in_the_sockets_of_a_killed_server_is_answered_by_the_next_one() {
         answers_everywhere(US, US);
         let kill = |with: &str| systemd.ctl(&["kill", "--kill-who=main", &format!("--signal={with}"), UNIT]);
         kill("STOP");
-        // The sockets have no reader: the lease has not ended, but the server is stopped.
+        // SIGSTOP: no worker reads the sockets, but the lease still holds, so the kernel delivers
+        // queries to them.
         let query = Ask::new(NAME, "A").id(7).bytes();
         let sockets: Vec<_> = ["169.254.10.10", "169.254.10.11"]
             .map(|ip| {

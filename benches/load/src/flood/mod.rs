@@ -125,7 +125,8 @@ pub fn run(
                     if let Some(&core) = plan.cores.get(thread) {
                         sockets::pin_to_core(core).with_context(|| format!("core {core}"))?;
                     }
-                    // The upstream and others on its core must not make it late; an older kernel lets them.
+                    // With a short time slice this thread preempts others on its core when it
+                    // wakes, so that it sends on time. Kernels before 6.12 ignore it.
                     let _ = sockets::set_time_slice(SLICE);
                     drive::drive(plan, share, thread, clock, begin, window)
                 })

@@ -171,7 +171,8 @@ fn unwritable_file() {
     scene.read(old);
     scene.round(|q| four(q, &["192.0.2.2"]));
     assert!(scene.names.to_publish().is_some());
-    // Another table reads the old file after that.
+    // The unchanged file is read again before the new text is written, as by another hosts table:
+    // the refreshed address stays.
     assert_eq!(lines(&scene.read(old)), set(&["192.0.2.2 a.test"]));
     assert!(scene.names.to_publish().is_some(), "until it is written");
     assert!(scene.publish().is_some());
