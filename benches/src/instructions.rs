@@ -181,8 +181,8 @@ fn one_run(
 fn count_from_now(process: u32) -> Result<()> {
     let mut control = Command::new("callgrind_control");
     let output = control.args(["--zero", &process.to_string()]).output().context("callgrind_control")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success() && said.contains("OK"), "callgrind_control: {output:?}");
+    let answer = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && answer.contains("OK"), "callgrind_control: {output:?}");
     Ok(())
 }
 

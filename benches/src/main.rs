@@ -48,7 +48,7 @@ enum Command {
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
         threads: u16,
     },
-    /// Put load on a server and count what comes back
+    /// Put load on a server and count the replies
     Flood(Flood),
     /// Measure this server beside every other one found, in a network namespace of its own
     Compare(compare::Options),

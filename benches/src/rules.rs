@@ -252,9 +252,9 @@ impl Node {
 
     /// Waits until it answers and its rules exist.
     fn wait(&self, variant: &Variant) -> Result<()> {
-        let said = format!("queries to {} are answered here", Self::address(self.number));
+        let line = format!("queries to {} are answered here", Self::address(self.number));
         for _ in 0..LOOKS {
-            let is_there = variant.rules != "nft" || self.server.last_words().contains(&said);
+            let is_there = variant.rules != "nft" || self.server.last_words().contains(&line);
             let query = [&[0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], b"\x01x\x00\x00\x01\x00\x01"].concat();
             let socket = std::net::UdpSocket::bind("0.0.0.0:0").context("bind")?;
             socket.set_read_timeout(Some(LOOK)).context("a timeout")?;

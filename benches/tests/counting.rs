@@ -112,8 +112,9 @@ fn pipelined_replies_find_their_queries_in_any_order_and_a_lost_connection_is_re
     assert_eq!((counts.wrong(), counts.strays, counts.duplicates), (0, 0, 0));
 }
 
+/// Without a server every query is lost, and the load ends.
 #[test]
-fn a_server_that_nobody_runs_loses_every_query_and_the_load_ends() {
+fn absent_server_loses_every_query() {
     let addr = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
     let (counts, _) = load(addr, Transport::Udp, Pace::Closed(40), 40);
     assert_eq!((counts.answered, counts.replies), (0, 0));

@@ -26,7 +26,7 @@ pub(crate) struct EdnsState {
     proved_at: AtomicU64,
     /// Whether it answered our own OPT with FORMERR and no OPT: it does not implement EDNS (RFC
     /// 6891, section 7).
-    said: AtomicBool,
+    lacks_edns: AtomicBool,
     /// Until when it is expected to reply without OPT to queries with one.
     mute_until: AtomicU64,
 }
@@ -39,7 +39,7 @@ impl EdnsState {
             held_until: AtomicU64::new(0),
             proofs: AtomicU32::new(0),
             proved_at: AtomicU64::new(0),
-            said: AtomicBool::new(false),
+            lacks_edns: AtomicBool::new(false),
             mute_until: AtomicU64::new(0),
         }
     }
@@ -95,7 +95,7 @@ impl EdnsState {
         if self.held_until.load(Ordering::Relaxed) != 0 {
             self.held_until.store(0, Ordering::Relaxed);
             self.proofs.store(0, Ordering::Relaxed);
-            self.said.store(false, Ordering::Relaxed);
+            self.lacks_edns.store(false, Ordering::Relaxed);
         }
         if dnssec_ok {
             let until = if has_opt { 0 } else { now + HOLD_MS };
@@ -112,16 +112,16 @@ impl EdnsState {
         }
     }
 
-    /// Notes that it answered a query without OPT but not the one with localdns's OPT; `said`: it
-    /// had answered that with FORMERR and no OPT.
-    pub(crate) fn refused(&self, now: Instant, said: bool) {
+    /// Notes that it answered a query without OPT but not the one with localdns's OPT;
+    /// `lacks_edns`: it had answered that with FORMERR and no OPT.
+    pub(crate) fn refused(&self, now: Instant, lacks_edns: bool) {
         let now = self.millis(now);
         if self.took_within(now, LATELY_MS) {
             // It answered other queries with an OPT lately, so the cause is the name, not EDNS.
             return;
         }
-        if said && !self.took_within(now, PROOF_MS) {
-            self.said.store(true, Ordering::Relaxed);
+        if lacks_edns && !self.took_within(now, PROOF_MS) {
+            self.lacks_edns.store(true, Ordering::Relaxed);
         }
         // Queries that were in flight at the same time count as one proof.
         let proved_at = self.proved_at.swap(now, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl EdnsState {
     }
 
     fn is_proved(&self, now: u64) -> bool {
-        (self.said.load(Ordering::Relaxed) || self.proofs.load(Ordering::Relaxed) >= PROOFS)
+        (self.lacks_edns.load(Ordering::Relaxed) || self.proofs.load(Ordering::Relaxed) >= PROOFS)
             && !self.took_within(now, PROOF_MS)
     }
 
@@ -195,8 +195,9 @@ mod tests {
         assert!(!state.asks_plain(at(now + 4), false) && !state.asks_plain(at(now + 4), true));
     }
 
+    /// DNSSEC is given up after an explicit refusal of EDNS, or after two proofs.
     #[test]
-    fn dnssec_is_given_up_for_what_an_upstream_said_or_for_two_proofs() {
+    fn dnssec_off_after_refusal_or_proofs() {
         let (state, at) = state();
         state.refused(at(0), false);
         // On their way together.

@@ -117,7 +117,8 @@ impl ForwardError {
         }
     }
 
-    /// Whether the query exceeded a local limit, which says nothing about its name or an upstream.
+    /// Whether the query exceeded a local limit, which is no property of its name or of an
+    /// upstream.
     pub fn is_overload(&self) -> bool {
         match self {
             Self::TableFull | Self::Congested(_) => true,

@@ -104,8 +104,9 @@ mod tests {
         reply
     }
 
+    /// Over UDP an upstream goes down, and any reply brings it up again.
     #[tokio::test]
-    async fn over_udp_an_upstream_goes_down_and_comes_back_with_any_reply() {
+    async fn udp_upstream_recovers_with_any_reply() {
         let (registry, requests) = registry();
         let free = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = free.local_addr().unwrap();
@@ -127,8 +128,9 @@ mod tests {
         server.send_to(&reply_to(&query[..length], 0), from).await.unwrap();
     }
 
+    /// Over TCP an upstream goes down and up again.
     #[tokio::test]
-    async fn over_tcp_an_upstream_goes_down_and_comes_back() {
+    async fn tcp_upstream_recovers() {
         let (registry, requests) = registry();
         let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = free.local_addr().unwrap();
@@ -147,8 +149,9 @@ mod tests {
         until("a reply is enough", || !upstream.is_down(UpstreamPath::Stream, 1)).await;
     }
 
+    /// An upstream that no stanza uses is not probed any more.
     #[tokio::test]
-    async fn an_upstream_that_nobody_uses_is_probed_no_more() {
+    async fn unused_upstream_is_not_probed() {
         let (registry, requests) = registry();
         let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let upstream = registry.upstream(server.local_addr().unwrap(), None, None);

@@ -145,8 +145,9 @@ const RCODES: usize = 24;
 mod tests {
     use super::*;
 
+    /// Metrics have only the rcodes that were received.
     #[test]
-    fn only_rcodes_that_came_are_reported() {
+    fn only_received_rcodes_are_reported() {
         let metrics = UpstreamMetrics::default();
         metrics.replied(Rcode::NXDOMAIN, Duration::from_millis(1));
         metrics.replied(Rcode(4000), Duration::from_millis(1));

@@ -413,9 +413,10 @@ mod tests {
         }
     }
 
+    /// The error of a stanza without upstreams reports whether loops are the cause.
     #[test]
     #[allow(clippy::disallowed_methods, reason = "a test's time begins at any moment")]
-    fn without_upstreams_it_says_whether_loops_are_why() {
+    fn no_upstreams_error_names_loops() {
         let stanza = stanza("example.org", &[]);
         let unknown = stanza.without_upstreams().to_string();
         assert!(unknown.starts_with("no address of an upstream is known: "), "{unknown}");

@@ -31,7 +31,7 @@ pub struct Upstream {
     stream_places: LazyLock<ClientQuota>,
 }
 
-/// The path by which an upstream is queried. State of one path says nothing about the other: a
+/// The path by which an upstream is queried. The state of one path does not affect the other: a
 /// firewall may drop one of them, and a connection takes round trips that a datagram does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamPath {
@@ -342,8 +342,9 @@ mod tests {
         (registry, requests, now)
     }
 
+    /// One address is one upstream while any stanza holds it.
     #[test]
-    fn the_same_address_is_the_same_upstream_while_somebody_holds_it() {
+    fn upstream_is_shared_while_held() {
         let (registry, _requests, _) = registry();
         let address = "192.0.2.1:53".parse().unwrap();
         let first = registry.upstream(address, None, None);
@@ -389,8 +390,9 @@ mod tests {
         assert!(!upstream.is_suspect(UpstreamPath::Udp, now));
     }
 
+    /// The state of one path does not affect the other.
     #[test]
-    fn one_path_says_nothing_of_the_other() {
+    fn paths_have_separate_state() {
         let (registry, mut requests, now) = registry();
         let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
         let check = HealthCheck::default();

@@ -3,8 +3,10 @@
 
 mod common;
 
-use common::message::{has_opt, question_of, says as reply_says, truncated};
-use common::{Does, Question, Via, World, address, answer, answers, ms, refuses, says, sequential, silent};
+use common::message::{has_opt, question_of, truncated, with_rcode};
+use common::{
+    Does, Question, Via, World, address, answer, answers, ms, refuses, replies_with, sequential, silent,
+};
 use forwarder::{ForwardError, Policy, SendError, StanzaSpec};
 use wire::{Name, Rcode};
 
@@ -48,7 +50,7 @@ fn records_of_unknown_types_pass_octet_by_octet() {
     let mut world = World::new(
         sequential(),
         vec![Box::new(move |asked| {
-            let mut reply = reply_says(asked.bytes, Rcode::NOERROR);
+            let mut reply = with_rcode(asked.bytes, Rcode::NOERROR);
             reply[7] = 1;
             reply.extend_from_slice(record);
             vec![Does::Reply(ms(1), reply)]
@@ -72,7 +74,7 @@ fn an_rcode_is_final_unless_failover_names_it() {
     ];
     for (failover, rcodes, expected, got) in rows {
         let spec = StanzaSpec { failover: failover.to_vec(), ..sequential() };
-        let mut world = World::new(spec, rcodes.map(|rcode| says(rcode, 1)).into());
+        let mut world = World::new(spec, rcodes.map(|rcode| replies_with(rcode, 1)).into());
         let waiter = world.ask("example.org");
         world.run_for(ms(20));
         assert_eq!(world.result(waiter).outcome, Ok((expected, 0)), "{failover:?} {rcodes:?}");
@@ -83,7 +85,7 @@ fn an_rcode_is_final_unless_failover_names_it() {
 #[test]
 fn failover_returns_the_last_answer_when_the_rest_is_silent() {
     let spec = StanzaSpec { failover: vec![Rcode::SERVFAIL], ..sequential() };
-    let mut world = World::new(spec, vec![says(Rcode::SERVFAIL, 1), silent()]);
+    let mut world = World::new(spec, vec![replies_with(Rcode::SERVFAIL, 1), silent()]);
     let waiter = world.ask("example.org");
     world.run_for(ms(5_000));
     let done = world.result(waiter);
@@ -104,7 +106,7 @@ fn next_hands_over_to_the_next_stanza_that_matches() {
         (from("."), Rcode::NOERROR, from("."), Ok((Rcode::NOERROR, 0))),
     ];
     for (row, (first, rcode, second, expected)) in rows.into_iter().enumerate() {
-        let stanzas = vec![(first, vec![says(rcode, 1)]), (second, vec![answers(1)])];
+        let stanzas = vec![(first, vec![replies_with(rcode, 1)]), (second, vec![answers(1)])];
         let mut world = World::with_limits(forwarder::Limits::default(), stanzas);
         let waiter = world.ask("example.org");
         world.run_for(ms(20));
@@ -114,8 +116,10 @@ fn next_hands_over_to_the_next_stanza_that_matches() {
     }
 }
 
+/// The upstream that `next` selects has the query's whole time, regardless of earlier truncated
+/// replies.
 #[test]
-fn whom_next_asks_has_the_time_of_the_query_whatever_was_truncated_before() {
+fn next_upstream_has_full_time() {
     for (after, expected, at) in [(3_700, NOERROR.ok(), 4_702), (3_900, None, 4_800)] {
         let next = StanzaSpec { next: vec![Rcode::NXDOMAIN], ..sequential() };
         let cut: Box<dyn FnMut(common::Asked<'_>) -> Vec<Does>> = Box::new(|asked| {
@@ -201,8 +205,9 @@ fn the_clients_transport_is_kept_unless_the_stanza_decides() {
     }
 }
 
+/// Clients of both transports share a query as the first stanza specifies.
 #[test]
-fn clients_of_both_transports_share_a_query_as_its_first_stanza_says() {
+fn transports_share_a_query() {
     // (`force_tcp` of the first stanza, of the second) -> transports of the queries to upstreams,
     // for a client over UDP, then one over TCP
     let rows = [
@@ -212,7 +217,7 @@ fn clients_of_both_transports_share_a_query_as_its_first_stanza_says() {
     for ((first, second), expected) in rows {
         let next = StanzaSpec { force_tcp: first, next: vec![Rcode::NXDOMAIN], ..sequential() };
         let last = StanzaSpec { force_tcp: second, ..sequential() };
-        let stanzas = vec![(next, vec![says(Rcode::NXDOMAIN, 1)]), (last, vec![answers(20)])];
+        let stanzas = vec![(next, vec![replies_with(Rcode::NXDOMAIN, 1)]), (last, vec![answers(20)])];
         let mut world = World::with_limits(forwarder::Limits::default(), stanzas);
         let clients = [false, true].map(|tcp| {
             let client = world.ask_with(Question { tcp, ..Question::new("example.org") }).unwrap();
@@ -256,8 +261,9 @@ fn that_all_are_down_counts_once_for_a_query() {
     assert_eq!(world.metrics.healthcheck_broken.get(), 1);
 }
 
+/// A failure names the upstream that was queried last.
 #[test]
-fn a_failure_names_whom_it_asked_last() {
+fn failure_names_last_upstream() {
     for upstreams in [vec![refuses(), refuses()], vec![silent(), refuses()], vec![refuses(), silent()]] {
         let mut world = World::new(sequential(), upstreams);
         let asked = world.ask("example.org");
@@ -323,7 +329,7 @@ fn an_upstream_without_edns_is_asked_without_and_remembered() {
         sequential(),
         vec![Box::new(|asked| {
             let reply = if has_opt(asked.bytes) {
-                reply_says(asked.bytes, Rcode::FORMERR)
+                with_rcode(asked.bytes, Rcode::FORMERR)
             } else {
                 answer(asked.bytes)
             };
@@ -340,7 +346,7 @@ fn an_upstream_without_edns_is_asked_without_and_remembered() {
 
 #[test]
 fn an_upstream_that_finds_fault_with_everything_is_believed_the_second_time() {
-    let mut world = World::new(sequential(), vec![says(Rcode::FORMERR, 1)]);
+    let mut world = World::new(sequential(), vec![replies_with(Rcode::FORMERR, 1)]);
     for at in 0..2 {
         let waiter = world.ask(&format!("n{at}.example.org"));
         world.run_for(ms(20));
@@ -440,8 +446,9 @@ fn one_upstream_that_refuses_is_tried_twice() {
     assert_eq!(world.got(1), 2);
 }
 
+/// Tries that may fail are counted as the stanza specifies.
 #[test]
-fn tries_that_may_fail_are_counted_as_the_stanza_says() {
+fn failed_tries_count_by_stanza() {
     for (attempts, upstreams, sent) in
         [(None, 1, 2), (None, 3, 6), (Some(1), 3, 1), (Some(5), 2, 5), (Some(0), 1, 32)]
     {
@@ -478,8 +485,9 @@ fn a_list_swapped_while_a_query_runs_is_used_by_the_next() {
     assert!(stanza.set_upstreams(vec![first; 16]).is_err());
 }
 
+/// A shutdown returns all waiters.
 #[test]
-fn a_shutdown_hands_everybody_back() {
+fn shutdown_returns_all_waiters() {
     let mut world = World::new(sequential(), vec![silent()]);
     let first = world.ask("a.example.org");
     let second = world.ask("a.example.org");

@@ -16,7 +16,7 @@ enum Act {
     Nothing,
     Answer(u64),
     Twice(u64),
-    Say(u8, u64),
+    Rcode(u8, u64),
     Truncate(u64),
     Cut(u8, u64),
     Flip(u16, u64),
@@ -40,7 +40,7 @@ fn act() -> impl Strategy<Value = Act> {
         Just(Act::Nothing),
         delay().prop_map(Act::Answer),
         delay().prop_map(Act::Twice),
-        (0u8..6, delay()).prop_map(|(rcode, delay)| Act::Say(rcode, delay)),
+        (0u8..6, delay()).prop_map(|(rcode, delay)| Act::Rcode(rcode, delay)),
         delay().prop_map(Act::Truncate),
         (any::<u8>(), delay()).prop_map(|(length, delay)| Act::Cut(length, delay)),
         (any::<u16>(), delay()).prop_map(|(bit, delay)| Act::Flip(bit, delay)),
@@ -75,7 +75,9 @@ fn does(act: Act, query: &[u8]) -> Vec<Does> {
         Act::Twice(after) => {
             vec![Does::Reply(ms(after), answer(query)), Does::Reply(ms(after), answer(query))]
         }
-        Act::Say(rcode, after) => vec![Does::Reply(ms(after), message::says(query, Rcode(rcode.into())))],
+        Act::Rcode(rcode, after) => {
+            vec![Does::Reply(ms(after), message::with_rcode(query, Rcode(rcode.into())))]
+        }
         Act::Truncate(after) => vec![Does::Reply(ms(after), message::truncated(query))],
         Act::Cut(length, after) => {
             let mut reply = answer(query);
@@ -98,8 +100,9 @@ fn upstream(script: Vec<Act>) -> Box<dyn FnMut(common::Asked<'_>) -> Vec<Does>> 
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    /// Each waiter is returned once, and all flights end.
     #[test]
-    fn everybody_is_handed_back_once_and_everything_ends(
+    fn each_waiter_returned_once(
         scripts in proptest::collection::vec(proptest::collection::vec(act(), 1..6), 1..4),
         second in proptest::collection::vec(act(), 1..4),
         steps in proptest::collection::vec(step(), 1..60),

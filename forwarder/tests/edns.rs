@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::message::{has_opt, says as reply_says, subnet_of, with_opt};
+use common::message::{has_opt, subnet_of, with_opt, with_rcode};
 use common::{Asked, Does, Question, World, address, answer, ms, sequential};
 use forwarder::StanzaSpec;
 use wire::Rcode;
@@ -13,10 +13,10 @@ type Fault = fn(&[u8]) -> Option<Vec<u8>>;
 
 const HOSTILE: [(&str, Fault); 6] = [
     ("silent", |_| None),
-    ("BADVERS", |query| Some(with_opt(reply_says(query, Rcode::NOERROR), 1))),
-    ("FORMERR with OPT", |query| Some(with_opt(reply_says(query, Rcode::FORMERR), 0))),
-    ("FORMERR", |query| Some(reply_says(query, Rcode::FORMERR))),
-    ("NOTIMP", |query| Some(reply_says(query, Rcode::NOTIMP))),
+    ("BADVERS", |query| Some(with_opt(with_rcode(query, Rcode::NOERROR), 1))),
+    ("FORMERR with OPT", |query| Some(with_opt(with_rcode(query, Rcode::FORMERR), 0))),
+    ("FORMERR", |query| Some(with_rcode(query, Rcode::FORMERR))),
+    ("NOTIMP", |query| Some(with_rcode(query, Rcode::NOTIMP))),
     // With the right ID and question, and malformed behind them.
     ("garbage", |query| {
         let mut reply = answer(query);
@@ -84,8 +84,9 @@ fn a_client_with_do_is_answered_by_every_kind() {
     }
 }
 
+/// A query with DO is answered by the upstream that implements EDNS.
 #[test]
-fn who_wants_dnssec_gets_it_from_the_upstream_that_speaks_edns() {
+fn dnssec_from_upstream_with_edns() {
     for (what, fault) in HOSTILE {
         let mut world = World::new(sequential(), vec![hostile(fault), speaks()]);
         for n in 0..6 {
@@ -121,15 +122,16 @@ fn an_upstream_that_leaves_the_opt_out_is_asked_for_dnssec_after_others() {
 fn hates_subnets() -> Behaviour {
     Box::new(|asked| {
         let reply = match subnet_of(asked.bytes) {
-            Some(_) => reply_says(asked.bytes, Rcode::FORMERR),
+            Some(_) => with_rcode(asked.bytes, Rcode::FORMERR),
             None => with_opt(answer(asked.bytes), 0),
         };
         vec![Does::Reply(ms(2), reply)]
     })
 }
 
+/// A refusal caused by a client's options does not prove that the upstream lacks EDNS.
 #[test]
-fn what_a_client_put_into_its_options_says_nothing_about_the_upstream() {
+fn client_options_do_not_prove_missing_edns() {
     let mut world = World::new(sequential(), vec![hates_subnets()]);
     let odd = world.ask_with(Question { subnet: Some(7), ..Question::new("odd.example.org") }).unwrap();
     world.run_for(ms(100));
@@ -173,8 +175,9 @@ fn a_burst_at_a_silent_upstream_waits_for_one_to_find_out() {
     }
 }
 
+/// A lost packet does not turn DNSSEC off.
 #[test]
-fn a_lost_packet_takes_dnssec_from_nobody() {
+fn lost_packet_keeps_dnssec() {
     let mut lost = false;
     let mut world = World::new(
         StanzaSpec::default(),

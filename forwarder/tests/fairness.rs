@@ -89,8 +89,9 @@ fn a_client_that_fills_a_stanza_is_known_at_every_worker_and_at_no_other_stanza(
     assert_eq!(world.chain.stanzas()[1].concurrent(), 20);
 }
 
+/// A client that waits for a question first asked by a greedy client keeps waiting.
 #[test]
-fn who_waits_for_what_a_greedy_client_asked_first_waits_on() {
+fn shared_flight_survives_greedy_client() {
     for (mut world, words) in worlds() {
         asks(&mut world, 1, 150);
         let joined: Vec<u32> = (0..100)

@@ -4,7 +4,9 @@ mod common;
 
 use std::io;
 
-use common::{Does, Question, Via, World, address, answer, answers, message, ms, says, sequential, silent};
+use common::{
+    Does, Question, Via, World, address, answer, answers, message, ms, replies_with, sequential, silent,
+};
 use forwarder::{ForwardError, Forwarder, Limits, Policy, StanzaSpec, UpstreamPath};
 use wire::Rcode;
 
@@ -185,13 +187,13 @@ fn a_suspect_is_tried_now_and_then_and_first_again_when_it_answers() {
 
 #[test]
 fn the_first_good_reply_wins_over_an_earlier_servfail() {
-    let mut world = World::new(sequential(), vec![answers(400), says(Rcode::SERVFAIL, 10)]);
+    let mut world = World::new(sequential(), vec![answers(400), replies_with(Rcode::SERVFAIL, 10)]);
     let waiter = world.ask("example.org");
     world.run_for(ms(1_000));
     let done = world.result(waiter);
     assert_eq!((&done.outcome, done.at), (&NOERROR, ms(400)));
 
-    let mut world = World::new(sequential(), vec![silent(), says(Rcode::SERVFAIL, 10)]);
+    let mut world = World::new(sequential(), vec![silent(), replies_with(Rcode::SERVFAIL, 10)]);
     let waiter = world.ask("example.org");
     world.run_for(ms(5_000));
     let done = world.result(waiter);
@@ -199,8 +201,9 @@ fn the_first_good_reply_wins_over_an_earlier_servfail() {
     assert!((ms(2_000)..ms(2_010)).contains(&done.at), "{:?}", done.at);
 }
 
+/// A late reply fills the cache, and answers clients that ask by then.
 #[test]
-fn a_late_reply_fills_the_cache_and_answers_who_asks_by_then() {
+fn late_reply_fills_cache() {
     let mut world = World::new(sequential(), vec![answers(6_000)]);
     let first = world.ask("a.example.org");
     let lonely = world.ask("b.example.org");
@@ -256,8 +259,9 @@ fn asks_for_probe(world: &mut World) -> Option<()> {
     world.probes.try_next().map(drop)
 }
 
+/// Patience ends for the clients that have it, and the query continues.
 #[test]
-fn patience_ends_for_those_who_have_it_and_the_query_goes_on() {
+fn patience_ends_query_continues() {
     let mut world = World::new(sequential(), vec![answers(2_500)]);
     let impatient =
         world.ask_with(Question { patience: Some(ms(1_800)), ..Question::new("example.org") }).unwrap();
@@ -323,8 +327,9 @@ fn what_a_worker_asked_before_it_ended_is_not_taken_for_what_the_next_one_asks()
     assert_eq!(world.got(1), 2, "asked again because another's exchange failed");
 }
 
+/// With all upstreams down, any is queried, or none with `failfast_all_unhealthy_upstreams`.
 #[test]
-fn when_all_are_down_anyone_is_asked_or_nobody() {
+fn all_down_asks_any_or_none() {
     for failfast in [false, true] {
         let spec = StanzaSpec { failfast, ..sequential() };
         let mut world = World::new(spec, vec![answers(1), answers(1)]);

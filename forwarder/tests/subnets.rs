@@ -96,7 +96,7 @@ fn an_answer_without_the_dnssec_that_was_asked_for_is_for_one() {
         sequential(),
         vec![Box::new(|asked| {
             let plain = answer(asked.bytes);
-            let formerr = common::message::says(asked.bytes, Rcode::FORMERR);
+            let formerr = common::message::with_rcode(asked.bytes, Rcode::FORMERR);
             vec![Does::Reply(ms(2), if has_opt(asked.bytes) { formerr } else { plain })]
         })],
     );

@@ -55,8 +55,8 @@ fn what_cannot_be_sent_is_tried_again_after_pauses_that_double_up_to_the_deadlin
     let expected = [0, 50, 150, 350, 750, 1_550, 3_150];
     let expected = expected.map(|at| [(ms(at), address(1)), (ms(at), address(2))]).concat();
     assert_eq!(world.net.unsent.len(), expected.len(), "{:?}", world.net.unsent);
-    for ((at, to), (due, whom)) in world.net.unsent.iter().zip(expected) {
-        assert!(*to == whom && *at >= due && *at - due < ms(30), "{at:?} for {due:?}");
+    for ((at, to), (due, upstream)) in world.net.unsent.iter().zip(expected) {
+        assert!(*to == upstream && *at >= due && *at - due < ms(30), "{at:?} for {due:?}");
     }
 }
 
@@ -108,7 +108,7 @@ fn sockets_of_an_address_that_is_gone_are_used_no_more() {
     }
     // The network asserts that nothing is sent through a socket after its failure was reported.
     // Earlier datagrams of a batch are reported, too, so there may be more failures than sockets.
-    assert_eq!(world.net.told, world.net.spoiled, "all are found out, of {old}");
+    assert_eq!(world.net.reported, world.net.spoiled, "all are found out, of {old}");
 }
 
 #[test]

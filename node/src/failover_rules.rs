@@ -242,7 +242,7 @@ impl Rules {
         Ok(holders)
     }
 
-    /// The subset of these addresses that fails over, as far as the kernel says: the table exists,
+    /// The subset of these addresses that fails over, as the kernel reports it: the table exists,
     /// no other process has leases, and none is taking over.
     ///
     /// # Errors

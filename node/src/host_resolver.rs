@@ -45,7 +45,7 @@ pub enum HostResolverError {
         link: String,
     },
     /// /etc/resolv.conf is a symbolic link to a file that another program writes.
-    SomebodyElses(PathBuf),
+    ForeignLink(PathBuf),
     /// /etc/resolv.conf names only this server, and its original text is unknown.
     Unkept {
         /// The server that it names.
@@ -99,7 +99,7 @@ impl From<&HostResolverError> for Diagnosis {
                 format!("networkd has no .network file for {link}"),
                 "add one, or set -host-resolver to another value, or to none",
             ),
-            HostResolverError::SomebodyElses(target) => Self::new(
+            HostResolverError::ForeignLink(target) => Self::new(
                 format!(
                     "{RESOLV_CONF} is a symbolic link to {}, which another program writes",
                     target.display()
@@ -183,7 +183,7 @@ impl HostResolver {
                     Err(source) => failed.push(HostResolverError::File { path, source }),
                 }
             }
-            match removed.then(|| owner.tell()) {
+            match removed.then(|| owner.reload()) {
                 Some(Ok(())) => {
                     for path in before {
                         if !gone.contains(&path) {
@@ -240,7 +240,7 @@ struct Owner {
 
 impl Owner {
     /// Reloads it.
-    fn tell(&self) -> Result<()> {
+    fn reload(&self) -> Result<()> {
         run(self.command[0], &self.command[1..], "").map_err(HostResolverError::Program)?;
         let _ = fs::remove_file(self.mark);
         Ok(())
@@ -296,7 +296,7 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
         return Ok(path);
     }
     write(&path, &text)?;
-    NETWORKD.tell().map_err(|error| NETWORKD.take_away(&path, error))?;
+    NETWORKD.reload().map_err(|error| NETWORKD.take_away(&path, error))?;
     settle(&path, &link, server, upstreams, go_on)
 }
 
@@ -365,7 +365,7 @@ fn put_resolved(server: IpAddr) -> Result<PathBuf> {
         return Ok(path);
     }
     write(&path, &text)?;
-    RESOLVED.tell().map_err(|error| RESOLVED.take_away(&path, error))?;
+    RESOLVED.reload().map_err(|error| RESOLVED.take_away(&path, error))?;
     Ok(path)
 }
 

@@ -24,16 +24,19 @@ impl NetworkdLink {
     /// That of `networkctl`, if there is no such file, either.
     pub(crate) fn of(link: &str) -> std::io::Result<Self> {
         let printed = run("networkctl", &["--json=short", "status", link], "");
-        let said = printed.as_deref().map(Self::of_json).unwrap_or_default();
-        if said.network_file.is_some() && said.state.is_some() {
-            return Ok(said);
+        let status = printed.as_deref().map(Self::of_json).unwrap_or_default();
+        if status.network_file.is_some() && status.state.is_some() {
+            return Ok(status);
         }
         let kept =
             link_index(link).map(|index| Self::kept(Path::new(NETWORKD_STATE), index)).unwrap_or_default();
         if kept.state.is_none() {
             printed?;
         }
-        Ok(Self { network_file: said.network_file.or(kept.network_file), state: said.state.or(kept.state) })
+        Ok(Self {
+            network_file: status.network_file.or(kept.network_file),
+            state: status.state.or(kept.state),
+        })
     }
 
     fn of_json(json: &str) -> Self {

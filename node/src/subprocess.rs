@@ -55,8 +55,8 @@ pub(crate) fn run_within(
     let (out, err) = (text(out), text(err).unwrap_or_default());
     match out {
         _ if !status.success() => {
-            let said: Vec<_> = err.trim().lines().map(escaped).collect();
-            Err(named(io::Error::other(format!("{status}: {}", said.join("; ")))))
+            let lines: Vec<_> = err.trim().lines().map(escaped).collect();
+            Err(named(io::Error::other(format!("{status}: {}", lines.join("; ")))))
         }
         Some(out) => Ok(out),
         None => {

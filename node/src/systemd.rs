@@ -57,7 +57,7 @@ impl Notifier {
     /// # Errors
     /// As for all messages.
     pub fn ready(&self) -> Result<(), NodeError> {
-        self.tell(NotifyState::Ready)
+        self.send(NotifyState::Ready)
     }
 
     /// The server has begun to stop.
@@ -65,7 +65,7 @@ impl Notifier {
     /// # Errors
     /// As for all messages.
     pub fn stopping(&self) -> Result<(), NodeError> {
-        self.tell(NotifyState::Stopping)
+        self.send(NotifyState::Stopping)
     }
 
     /// The server is alive. Send it only right after a successful check.
@@ -73,10 +73,10 @@ impl Notifier {
     /// # Errors
     /// As for all messages.
     pub fn ping(&self) -> Result<(), NodeError> {
-        self.tell(NotifyState::Watchdog)
+        self.send(NotifyState::Watchdog)
     }
 
-    fn tell(&self, state: NotifyState<'_>) -> Result<(), NodeError> {
+    fn send(&self, state: NotifyState<'_>) -> Result<(), NodeError> {
         if !self.ours {
             return Ok(());
         }
@@ -114,10 +114,10 @@ mod tests {
     /// Run by the tests below in processes of their own, since the environment belongs to the whole
     /// process.
     #[test]
-    fn tell_everything() {
+    fn sends_all_states() {
         let notifier = Notifier::from_environment();
-        let told = [notifier.ready(), notifier.ping(), notifier.stopping()];
-        println!("interval {:?}, ok {}", notifier.watchdog_interval(), told.iter().all(Result::is_ok));
+        let results = [notifier.ready(), notifier.ping(), notifier.stopping()];
+        println!("interval {:?}, ok {}", notifier.watchdog_interval(), results.iter().all(Result::is_ok));
     }
 
     #[test]
@@ -126,11 +126,11 @@ mod tests {
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).expect("bound");
         manager.set_nonblocking(true).expect("set");
-        let said = in_environment(&[
+        let output = in_environment(&[
             ("NOTIFY_SOCKET", path.to_str().expect("plain")),
             ("WATCHDOG_USEC", "30000000"),
         ]);
-        assert!(said.contains("interval Some(30s), ok true"), "{said}");
+        assert!(output.contains("interval Some(30s), ok true"), "{output}");
         let mut heard = Vec::new();
         let mut buffer = [0; 256];
         while let Ok(len) = manager.recv(&mut buffer) {
@@ -154,8 +154,8 @@ mod tests {
             (&[("WATCHDOG_USEC", "1500000"), ("SYSTEMD_EXEC_PID", "1")], "interval None, ok true"),
         ];
         for (environment, expected) in rows {
-            let said = in_environment(environment);
-            assert!(said.contains(expected), "{environment:?}: {said}");
+            let output = in_environment(environment);
+            assert!(output.contains(expected), "{environment:?}: {output}");
         }
     }
 
@@ -197,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Runs [`tell_everything`] as a process started by a manager, unless `variables` differ.
+    /// Runs [`sends_all_states`] as a process started by a manager, unless `variables` differ.
     fn in_environment(variables: &[(&str, &str)]) -> String {
         // The shell execs the test, which keeps the process id.
         let mut command = Command::new("sh");
@@ -206,7 +206,7 @@ mod tests {
         for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "SYSTEMD_EXEC_PID", PREDECESSOR] {
             command.env_remove(name);
         }
-        command.args(["--exact", "systemd::tests::tell_everything", "--nocapture"]);
+        command.args(["--exact", "systemd::tests::sends_all_states", "--nocapture"]);
         let output = command.envs(variables.iter().copied()).output().expect("it runs");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }

@@ -115,7 +115,7 @@ pub(crate) mod tests {
     }
 
     /// The spec of one plugin from these lines, without errors.
-    pub(crate) fn said<T: PluginSpec + Clone>(lines: &str) -> Option<T> {
+    pub(crate) fn parsed<T: PluginSpec + Clone>(lines: &str) -> Option<T> {
         good(lines).get::<T>().cloned()
     }
 
@@ -223,7 +223,7 @@ pub(crate) mod tests {
         for (line, file) in
             [("hosts h", "h"), ("hosts h\nroot /srv", "/srv/h"), ("root /srv\nhosts /etc/h", "/etc/h")]
         {
-            assert_eq!(said::<HostsSpec>(line).unwrap().file, file.into(), "{line}");
+            assert_eq!(parsed::<HostsSpec>(line).unwrap().file, file.into(), "{line}");
         }
     }
 

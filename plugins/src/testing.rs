@@ -67,7 +67,7 @@ pub(crate) fn packet(name: &str, rtype: RType) -> Vec<u8> {
 
 /// Why a client gets no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Untold {
+pub(crate) enum NoReply {
     /// A subquery is pending.
     Waits,
     /// The query has no answer.
@@ -84,7 +84,7 @@ pub(crate) fn through(
     packet: &[u8],
     below: impl FnOnce(&EffectiveQuery<'_>) -> Message,
     others: &mut Others,
-) -> (String, Result<Message, Untold>) {
+) -> (String, Result<Message, NoReply>) {
     let Verdict::Pass(query) = accept(packet) else { panic!("refused") };
     let client = std::net::SocketAddr::new(client.parse().unwrap(), 4321).into();
     let server = "127.0.0.1:53".parse().unwrap();
@@ -94,7 +94,7 @@ pub(crate) fn through(
     let mut inward = step.on_query(&mut effective, &context);
     if let OnQuery::NeedsSubquery(needs) = inward {
         let Some(then) = needs.resume(&mut effective, &context, others) else {
-            return (String::new(), Err(Untold::Waits));
+            return (String::new(), Err(NoReply::Waits));
         };
         inward = then;
     }
@@ -106,11 +106,11 @@ pub(crate) fn through(
             let mut response = below(&effective);
             match back.on_response(&effective, &context, &mut response, others) {
                 HookResult::Done => Ok(response),
-                HookResult::Waiting => Err(Untold::Waits),
+                HookResult::Waiting => Err(NoReply::Waits),
             }
         }
-        OnQuery::Fail(_) => Err(Untold::Fails),
-        OnQuery::Drop => Err(Untold::Silence),
+        OnQuery::Fail(_) => Err(NoReply::Fails),
+        OnQuery::Drop => Err(NoReply::Silence),
         OnQuery::NeedsSubquery(_) => panic!("what others answer is needed a second time"),
     };
     (what, response)

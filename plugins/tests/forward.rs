@@ -72,7 +72,7 @@ fn upstream_file_changes() {
     };
     let changed = "192.0.2.3:53 192.0.2.9:53";
     let stay = "[ERROR] plugin/forward: upstreams stay as they were: stdin:3:11: plugin/forward: ";
-    for (text, upstreams, told) in [
+    for (text, upstreams, logged) in [
         (
             Some("nameserver 192.0.2.1\nnameserver 192.0.2.2\n"),
             "192.0.2.1:53 192.0.2.2:53 192.0.2.9:53",
@@ -104,7 +104,7 @@ fn upstream_file_changes() {
             "[INFO] plugin/forward: upstreams changed: 192.0.2.4:53 192.0.2.9:53\n".to_owned(),
         ),
     ] {
-        assert_eq!(look(text), (upstreams.to_owned(), told), "{text:?}");
+        assert_eq!(look(text), (upstreams.to_owned(), logged), "{text:?}");
     }
 }
 

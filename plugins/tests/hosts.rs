@@ -138,16 +138,16 @@ fn deleted_file_keeps_entries() {
     for _ in 0..3 {
         assert_eq!(file.look(), "192.0.2.1");
     }
-    let told = format!(
+    let logged = format!(
         "[WARNING] plugin/hosts: Cannot read {}: No such file or directory (os error 2); the entries stay\n",
         file.file.display()
     );
-    assert_eq!(file.log(), told);
+    assert_eq!(file.log(), logged);
     file.write("192.0.2.2 a\n");
     assert_eq!(file.look(), "192.0.2.2");
     fs::remove_file(&file.file).unwrap();
     assert_eq!(file.look(), "192.0.2.2");
-    assert_eq!(file.log(), told);
+    assert_eq!(file.log(), logged);
 }
 
 #[test]
@@ -307,12 +307,12 @@ fn non_files_keep_entries() {
     fs::remove_file(&file.file).unwrap();
     let made = std::process::Command::new("mkfifo").arg(&file.file).status().unwrap();
     assert!(made.success());
-    assert_eq!(file.look(), "192.0.2.1", "nobody waits for who never writes");
+    assert_eq!(file.look(), "192.0.2.1", "the server does not wait for a writer");
     assert!(file.log().contains("expected a file, found a pipe"));
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     fs::remove_file(&file.file).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &file.file).unwrap();
-    assert_eq!(file.look(), "192.0.2.1", "nobody reads what has no end");
+    assert_eq!(file.look(), "192.0.2.1", "an endless file is not read");
     assert!(file.log().contains("expected a file, found a device"));
 }
 

@@ -11,7 +11,7 @@ use crate::reload_state::StatusReader;
 use ::metrics::Collector;
 use admin::{AdminAddress, AdminServer, PageSources, ServedPages};
 use configuration::AdminPlan;
-use listen::Running;
+use listen::ServerState;
 use node_run::exporter;
 
 /// The pages of a configuration and of the command line: all addresses, and the exporter.
@@ -38,7 +38,7 @@ pub(crate) fn plan(
 /// Creates the admin server, and sets `collector`.
 pub(crate) fn admin_server(
     server: &Arc<RefreshAdapter>,
-    told: ServerMetrics,
+    server_metrics: ServerMetrics,
     collector: &Arc<OnceLock<Collector>>,
     handle: &Handle,
 ) -> AdminServer {
@@ -57,13 +57,13 @@ pub(crate) fn admin_server(
         exporter: Some(Box::new(move || exporter().unwrap_or_default())),
     };
     let admin = AdminServer::new(handle.clone(), content, running.logger.clone());
-    let _ = collector.set(metrics::collector(running, told, admin.health_probe()));
+    let _ = collector.set(metrics::collector(running, server_metrics, admin.health_probe()));
     admin
 }
 
 /// The plugins that are not ready. Once all were ready they count as such until another
 /// configuration serves, unless a block has `monitor continuously`.
-fn not_ready(running: &Arc<Running>) -> impl Fn() -> Vec<Cow<'static, str>> + Send + Sync + use<> {
+fn not_ready(running: &Arc<ServerState>) -> impl Fn() -> Vec<Cow<'static, str>> + Send + Sync + use<> {
     let (running, was_ready) = (Arc::downgrade(running), Mutex::new(Weak::new()));
     move || {
         let Some(running) = running.upgrade() else { return Vec::new() };

@@ -396,7 +396,7 @@ fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
         "link" if !is_typed && node::is_typed(typed, "interfacename") => "interfacename",
         flag => flag,
     };
-    let told = match is_typed || command != Some("node") {
+    let name = match is_typed || command != Some("node") {
         true => format!("-{flag}"),
         false => node::variable(flag),
     };
@@ -404,8 +404,8 @@ fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
         ErrorKind::InvalidValue | ErrorKind::ValueValidation if !flag.is_empty() => {
             let wanted = wanted(flag);
             match value.as_str() {
-                "" => format!("{told} needs {wanted}"),
-                value => format!("{told} {value:?} is not {wanted}"),
+                "" => format!("{name} needs {wanted}"),
+                value => format!("{name} {value:?} is not {wanted}"),
             }
         }
         ErrorKind::UnknownArgument if arg.starts_with('-') => {

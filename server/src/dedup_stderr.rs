@@ -8,7 +8,7 @@ use std::io::{self, Write};
 #[derive(Default)]
 pub(crate) struct DedupStderr {
     line: Vec<u8>,
-    told: HashSet<Vec<u8>>,
+    printed: HashSet<Vec<u8>>,
 }
 
 impl Write for DedupStderr {
@@ -17,9 +17,9 @@ impl Write for DedupStderr {
             self.line.extend_from_slice(piece);
             if piece.ends_with(b"\n") {
                 let line = std::mem::take(&mut self.line);
-                if !self.told.contains(&line) {
+                if !self.printed.contains(&line) {
                     io::stderr().write_all(&line)?;
-                    self.told.insert(line);
+                    self.printed.insert(line);
                 }
             }
         }

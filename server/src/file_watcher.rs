@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use clock::throttle;
-use listen::Running;
+use listen::ServerState;
 use plugins::forward::Ourselves;
 use tokio::runtime::Handle;
 
@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 ///
 /// # Errors
 /// If the kernel refuses a thread.
-pub(crate) fn spawn(running: &Arc<Running>, handle: &Handle) -> io::Result<()> {
+pub(crate) fn spawn(running: &Arc<ServerState>, handle: &Handle) -> io::Result<()> {
     let running = Arc::downgrade(running);
     let addresses_changed = Arc::new(AtomicBool::new(false));
     let changed = addresses_changed.clone();
@@ -31,7 +31,7 @@ pub(crate) fn spawn(running: &Arc<Running>, handle: &Handle) -> io::Result<()> {
     Ok(())
 }
 
-fn watch(running: &Weak<Running>, addresses_changed: &AtomicBool) {
+fn watch(running: &Weak<ServerState>, addresses_changed: &AtomicBool) {
     // The last configuration with checked upstreams.
     let mut judged = Weak::new();
     while let Some(running) = running.upgrade() {

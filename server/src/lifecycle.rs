@@ -29,7 +29,7 @@ use crate::reload_state::{ReloadFailure, ReloadState};
 use crate::watchdog::Watchdog;
 use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
 use configuration::Configuration;
-use listen::{BindError, Endpoints, Running};
+use listen::{BindError, Endpoints, ServerState};
 use node_run::LeaseManager;
 use plugin::{SetupError, Spec};
 use plugins::bind::BindSpec;
@@ -69,7 +69,7 @@ impl StartError {
     /// Adds the place in the Corefile for an address that no interface has.
     fn of_bind(error: BindError, spec: &Spec) -> Self {
         let BindError::Absent { address, .. } = &error else { return Self::Bind(error) };
-        match spec.said().find_map(|bind: &BindSpec| bind.word_of(address.ip())) {
+        match spec.specs().find_map(|bind: &BindSpec| bind.word_of(address.ip())) {
             Some(word) => {
                 Self::Absent(Box::new(Located { at: word.at.clone(), error: AbsentAddress(error) }))
             }
@@ -131,7 +131,7 @@ pub struct PreparedReload {
 
 /// A running server.
 pub struct Server {
-    running: Arc<Running>,
+    running: Arc<ServerState>,
     /// The server, for refreshed names.
     refreshed: Arc<RefreshAdapter>,
     endpoints: Endpoints,
@@ -170,7 +170,7 @@ pub struct Senders {
 
 impl Server {
     /// The server's shared state.
-    pub fn running(&self) -> &Arc<Running> {
+    pub fn running(&self) -> &Arc<ServerState> {
         &self.running
     }
 
@@ -252,7 +252,7 @@ impl Server {
         let changed = found != *last_seen && found != self.reloads.hash();
         // The file is again the one that serves: the failed reload is obsolete.
         if found == self.reloads.hash() {
-            self.reloads.mended();
+            self.reloads.clear_failure();
         }
         *last_seen = found;
         changed

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use background::{Background, BackgroundResult};
-use configuration::{Configuration, Explain, Shared};
+use configuration::{Configuration, Explain, PersistentState};
 use dedup_stderr::DedupStderr;
 use logging::logger::LAST_LINES;
 use logging::{Format, Logger, json_line};
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         Invocation::Serve(flags) => serve(&flags, None, start),
         Invocation::Node(NodeCommand::Run, flags, settings) => serve(&flags, Some(settings), start),
         Invocation::NodeStopped => printed(Ok(node_run::stopped())),
-        Invocation::NodeAnnotate(annotation) => printed(annotation.say()),
+        Invocation::NodeAnnotate(annotation) => printed(annotation.apply()),
         Invocation::NodeDown => {
             let down = node_run::down();
             let _ = std::io::stdout().write_all(down.text().as_bytes());
@@ -129,11 +129,11 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
     let limits = sockets::raise_open_files_limit();
     let kept = sockets::keep_code_in_memory();
     let runtime = runtime().map_err(|error| text(&error))?;
-    let ((fatal, fatal_messages), (handover, handover_heard)) =
+    let ((fatal, fatal_messages), (handover, handover_events)) =
         (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-    let mut hears = EventSources { asked: heard, fatal: fatal_messages, handover: handover_heard };
-    let told = Senders { fatal, handover };
-    let mut server = Server::start(flags, node, origin, runtime.handle(), logger.clone(), told, start)
+    let mut events = EventSources { asked: heard, fatal: fatal_messages, handover: handover_events };
+    let senders = Senders { fatal, handover };
+    let mut server = Server::start(flags, node, origin, runtime.handle(), logger.clone(), senders, start)
         .map_err(|error| Failure { code: if of_node { error.exit_code() } else { 1 }, text: text(&error) })?;
     life.serves(server.running(), server.leave_taking());
     if let Err(error) = limits {
@@ -142,10 +142,10 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
     if let Err(error) = kept
         && of_node
     {
-        let mend = "LimitMEMLOCK=32M in its unit, or the capability IPC_LOCK, keeps it in memory";
+        let remedy = "LimitMEMLOCK=32M in its unit, or the capability IPC_LOCK, keeps it in memory";
         logger.info(
             None,
-            &format!("the program's code may be paged out under memory pressure: {error}; {mend}"),
+            &format!("the program's code may be paged out under memory pressure: {error}; {remedy}"),
         );
     }
     if !server.is_beside_another() {
@@ -168,7 +168,7 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
     }
     let mut aside = Background::new(flags.reloads_by_itself);
     let code = loop {
-        match runtime.block_on(next_event(&server, &mut hears, &mut aside)) {
+        match runtime.block_on(next_event(&server, &mut events, &mut aside)) {
             Event::Reload(signal) if server.is_beside_another() => aside.defer(signal),
             Event::Reload(signal) => aside.reload(&mut server, signal),
             Event::Upgrade => server.upgrade(),
@@ -188,7 +188,7 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
                     // Dropping the server ends everything that uses files or upstreams.
                     drop(server);
                     runtime.shutdown_background();
-                    wait_for_the_end(&mut hears.asked);
+                    wait_for_the_end(&mut events.asked);
                     return Ok(ExitCode::SUCCESS);
                 }
                 Err(error) => {
@@ -240,17 +240,17 @@ fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<SignalAction>) {
 
 /// Writes the pidfile, if requested.
 fn write_pid(life: &ProcessControl, of_node: bool) -> Result<(), Failure> {
-    let said = life.write_pidfile(|path| {
+    let result = life.write_pidfile(|path| {
         // On a thread of its own: a thread that waits for a disk handles no signal.
         let of = path.to_owned();
         let written =
             files::with_timeout(path, PIDFILE, move || write_pidfile(&of)).map_err(Into::into).flatten();
         written.map_err(|error: std::io::Error| {
-            let mend = "name a file where this user may write, or -pidfile '' for none";
-            format!("cannot write the pidfile {}: {error}; {mend}", path.display())
+            let remedy = "name a file where this user may write, or -pidfile '' for none";
+            format!("cannot write the pidfile {}: {error}; {remedy}", path.display())
         })
     });
-    said.map_err(|text| Failure { code: if of_node { 216 } else { 1 }, text })
+    result.map_err(|text| Failure { code: if of_node { 216 } else { 1 }, text })
 }
 
 enum Event {
@@ -274,7 +274,7 @@ struct EventSources {
 
 /// Waits for the next event: a signal, a change of the Corefile, the end of a reload, or a fatal
 /// error.
-async fn next_event(server: &Server, hears: &mut EventSources, aside: &mut Background) -> Event {
+async fn next_event(server: &Server, events: &mut EventSources, aside: &mut Background) -> Event {
     loop {
         let reload = server.running().configuration.load().reload;
         let at = aside.look_at(reload);
@@ -285,15 +285,15 @@ async fn next_event(server: &Server, hears: &mut EventSources, aside: &mut Backg
             }
         };
         tokio::select! {
-            Some(asked) = hears.asked.recv() => return match asked {
+            Some(asked) = events.asked.recv() => return match asked {
                 SignalAction::Upgrade => Event::Upgrade,
                 SignalAction::Reload(signal) => Event::Reload(Some(signal)),
                 SignalAction::Stop => Event::Stop,
                 SignalAction::Quit => Event::Quit,
             },
             () = server.address_gone() => return Event::AddressGone,
-            Some(event) = hears.handover.recv() => return Event::Handover(event),
-            message = hears.fatal.recv() => return Event::Fatal(message.unwrap_or_default()),
+            Some(event) = events.handover.recv() => return Event::Handover(event),
+            message = events.fatal.recv() => return Event::Fatal(message.unwrap_or_default()),
             done = aside.next() => match done {
                 BackgroundResult::Reload(next) => return Event::Reloaded(next),
                 BackgroundResult::Look(found) => {
@@ -330,7 +330,7 @@ fn node(command: NodeCommand, flags: &Flags, settings: &NodeSettings) -> Result<
             if !up.is_whole {
                 code = ExitCode::FAILURE;
             }
-            up.told
+            up.output
         }
         NodeCommand::Status(json) => {
             let report = match is_unnamed(flags, Some(settings)) {
@@ -381,7 +381,7 @@ fn refresh_once(flags: &Flags, once: &refresh::Once) -> Result<ExitCode, Failure
         warn(warning);
     }
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
-    let (text, told) = if matches!(origin, Origin::Default) {
+    let (text, report) = if matches!(origin, Origin::Default) {
         let runtime = runtime().map_err(|error| error.to_string())?;
         refresh_adapter::once(once, &flags.environment, None, runtime.handle())?
     } else {
@@ -393,7 +393,7 @@ fn refresh_once(flags: &Flags, once: &refresh::Once) -> Result<ExitCode, Failure
             runtime.handle(),
         )?
     };
-    let _ = std::io::stderr().write_all(told.as_bytes());
+    let _ = std::io::stderr().write_all(report.as_bytes());
     let _ = std::io::stdout().write_all(&text);
     Ok(ExitCode::SUCCESS)
 }
@@ -433,7 +433,7 @@ fn build_of(flags: &Flags, node: Option<(&NodeSettings, ListServers)>) -> Result
     let runtime = runtime().map_err(|error| error.to_string())?;
     let logger = Logger::start(Format::Text, DedupStderr::default()).map_err(|error| error.to_string())?;
     let (mut shared, _probes) =
-        Shared::new(flags.cache_bytes, 1, runtime.handle(), logger.clone(), clock::now());
+        PersistentState::new(flags.cache_bytes, 1, runtime.handle(), logger.clone(), clock::now());
     shared.resolve_names = false;
     let listed = node.map(|(settings, list)| list(&settings.upstreams, &draft.spec));
     shared.node_upstreams = listed.as_ref().map(|listed| listed.upstreams.clone());

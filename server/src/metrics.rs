@@ -4,24 +4,28 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use crate::reload_state::ReloadState;
 use admin::{HealthProbe, Process};
-use listen::Running;
+use listen::ServerState;
 use metrics::collector::Build;
 use metrics::{Collector, Families, MetricSource, names};
 use node_run::{LeaseState, exporter};
 use plugins::plugin_cfg;
 
 /// The collector of all metrics.
-pub(crate) fn collector(running: &Running, told: ServerMetrics, health: Arc<HealthProbe>) -> Collector {
+pub(crate) fn collector(
+    running: &ServerState,
+    server_metrics: ServerMetrics,
+    health: Arc<HealthProbe>,
+) -> Collector {
     let build = Build { version: env!("CARGO_PKG_VERSION"), revision: "", compiler: "rust" };
     Collector::new(running.shared.zones.clone(), build)
-        .with(Arc::new(told))
+        .with(Arc::new(server_metrics))
         .with(health)
         .with(Arc::new(Process))
 }
 
 /// Sources of the server's metrics.
 pub(crate) struct ServerMetrics {
-    pub(crate) running: Weak<Running>,
+    pub(crate) running: Weak<ServerState>,
     pub(crate) reloads: Arc<ReloadState>,
     /// The state of the leases, with `node run`.
     pub(crate) leased: Arc<OnceLock<Arc<LeaseState>>>,
@@ -65,7 +69,7 @@ impl MetricSource for ServerMetrics {
     }
 }
 
-fn enabled(running: &Running, into: &mut Families) {
+fn enabled(running: &ServerState, into: &mut Families) {
     for zone in &running.configuration.load().zones {
         if !zone.block.envelope.counts {
             continue;
@@ -78,7 +82,7 @@ fn enabled(running: &Running, into: &mut Families) {
     }
 }
 
-fn caches(running: &Running, into: &mut Families) {
+fn caches(running: &ServerState, into: &mut Families) {
     plugins::cache::metrics::collect(&running.shared.cache, into);
     for zone in &running.configuration.load().zones {
         let Some(cache) = zone.block.pipeline.forwarding().and_then(|forwarding| forwarding.cache.as_ref())

@@ -20,7 +20,7 @@ pub enum HandoverEvent {
     /// READY may be sent.
     Succeeded(bool, oneshot::Sender<()>),
     /// Another process has connected to take over.
-    Came(PredecessorEnd),
+    Connected(PredecessorEnd),
     /// The other process is ready: the workers stop reading the sockets before the reply.
     Ready(std_mpsc::Sender<()>),
     /// It serves, and waits to be the service's main process.
@@ -61,14 +61,10 @@ pub fn predecessor(at: Option<&Path>) -> io::Result<Option<SuccessorEnd>> {
 ///
 /// # Errors
 /// If the kernel refuses a thread.
-pub fn succeed(
-    taker: SuccessorEnd,
-    may_say_so: oneshot::Sender<()>,
-    events: HandoverEvents,
-) -> io::Result<()> {
+pub fn succeed(taker: SuccessorEnd, confirm: oneshot::Sender<()>, events: HandoverEvents) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("predecessor".to_owned());
     // Sending fails only when this process ends.
-    let work = move || drop(events.send(HandoverEvent::Succeeded(taker.serving(), may_say_so)));
+    let work = move || drop(events.send(HandoverEvent::Succeeded(taker.serving(), confirm)));
     thread.spawn(work).map(drop)
 }
 
@@ -187,7 +183,7 @@ pub fn await_successors(path: &Path, events: HandoverEvents) -> io::Result<()> {
     let socket = HandoverSocket::open(path)?;
     let thread = std::thread::Builder::new().name("handover".to_owned());
     let wait = move || {
-        while events.send(HandoverEvent::Came(socket.accept())).is_ok() {}
+        while events.send(HandoverEvent::Connected(socket.accept())).is_ok() {}
     };
     thread.spawn(wait).map(drop)
 }

@@ -11,7 +11,7 @@ use wire::Name;
 use crate::reload_state::StatusReader;
 use crate::status::Status;
 use configuration::Configuration;
-use listen::Running;
+use listen::ServerState;
 use logging::Logger;
 use plugin::Spec;
 
@@ -20,7 +20,7 @@ use plugin::Spec;
 /// # Errors
 /// One line.
 pub fn once(
-    wish: &Once,
+    request: &Once,
     environment: &Environment,
     corefile: Option<(&Spec, &Configuration)>,
     runtime: &Handle,
@@ -28,7 +28,7 @@ pub fn once(
     let (plans, upstreams) = corefile
         .map(|(spec, configuration)| (plugins::hosts::plans(spec, environment), upstreams(configuration)))
         .unwrap_or_default();
-    refresh::once(wish, environment, plans, &upstreams, runtime)
+    refresh::once(request, environment, plans, &upstreams, runtime)
 }
 
 fn upstreams(configuration: &Configuration) -> Upstreams {
@@ -48,7 +48,7 @@ fn forwarded(configuration: &Configuration) -> Vec<SocketAddr> {
 
 /// This server, for `refresh`.
 pub struct RefreshAdapter {
-    pub(crate) running: Arc<Running>,
+    pub(crate) running: Arc<ServerState>,
     pub(crate) status: Status,
 }
 

@@ -60,7 +60,7 @@ impl ReloadState {
     }
 
     /// Clears the failure: the Corefile is again the one that serves.
-    pub(crate) fn mended(&self) {
+    pub(crate) fn clear_failure(&self) {
         self.last().failure = None;
     }
 

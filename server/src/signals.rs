@@ -12,7 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use listen::Running;
+use listen::ServerState;
 use logging::Logger;
 
 /// A signal's request to the main thread.
@@ -72,14 +72,14 @@ impl Signals {
         thread
             .spawn(move || {
                 let Self { runtime, terminate, interrupt, quit, hangup, user1, user2 } = self;
-                let mut heard = Heard { terminate, interrupt, quit, hangup, user1, user2, asked };
-                runtime.block_on(heard.run(&life));
+                let mut streams = SignalStreams { terminate, interrupt, quit, hangup, user1, user2, asked };
+                runtime.block_on(streams.run(&life));
             })
             .map(drop)
     }
 }
 
-struct Heard {
+struct SignalStreams {
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
@@ -89,9 +89,9 @@ struct Heard {
     asked: mpsc::UnboundedSender<SignalAction>,
 }
 
-impl Heard {
+impl SignalStreams {
     async fn run(&mut self, life: &ProcessControl) {
-        let told = loop {
+        let message = loop {
             tokio::select! {
                 _ = self.terminate.recv() => break "SIGTERM: Shutting down servers then terminating",
                 _ = self.interrupt.recv() => break "SIGINT: Shutting down",
@@ -106,7 +106,7 @@ impl Heard {
                 _ = self.user2.recv() => self.ask(SignalAction::Upgrade),
             }
         };
-        life.logger.info(None, told);
+        life.logger.info(None, message);
         self.ask(SignalAction::Stop);
         tokio::select! {
             _ = self.interrupt.recv() => {
@@ -131,7 +131,7 @@ impl Heard {
 pub struct ProcessControl {
     logger: Logger,
     pidfile: Mutex<Pidfile>,
-    serving: OnceLock<(Weak<Running>, Duration)>,
+    serving: OnceLock<(Weak<ServerState>, Duration)>,
 }
 
 enum Pidfile {
@@ -149,7 +149,7 @@ impl ProcessControl {
 
     /// There are clients from now on: a stop takes the time for their queries, and `last` more for
     /// late queries after a failover.
-    pub fn serves(&self, running: &Arc<Running>, last: Duration) {
+    pub fn serves(&self, running: &Arc<ServerState>, last: Duration) {
         let _ = self.serving.set((Arc::downgrade(running), last));
     }
 

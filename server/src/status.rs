@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::reload_state::{ReloadState, StatusReader};
 use configuration::Configuration;
-use listen::Running;
+use listen::ServerState;
 use metrics::{Collector, Families, names};
 use node_run::{LeaseState, STATUS_FORMAT};
 use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus, SyncProblem};
@@ -31,7 +31,7 @@ pub(crate) struct Status {
 
 impl Status {
     /// The status as one JSON object.
-    pub(crate) fn json(&self, running: &Running, reader: StatusReader) -> Value {
+    pub(crate) fn json(&self, running: &ServerState, reader: StatusReader) -> Value {
         let now = clock::now();
         let configuration = running.configuration.load_full();
         let counted = self.collector.get().map(|from| from.families(false)).unwrap_or_default();
@@ -87,7 +87,7 @@ fn serves(configuration: &Configuration) -> Vec<Value> {
 
 /// Each address once, with the health that the first stanza sees.
 fn upstreams(configuration: &Configuration) -> Vec<Value> {
-    let mut told = BTreeMap::new();
+    let mut by_upstream = BTreeMap::new();
     let blocks = configuration.blocks.iter();
     for stanza in blocks.filter_map(|block| block.pipeline.forwarding()).flat_map(|one| one.chain.stanzas()) {
         let spec = stanza.spec();
@@ -96,10 +96,10 @@ fn upstreams(configuration: &Configuration) -> Vec<Value> {
         for (upstream, loops) in asked.iter().map(|upstream| (upstream, false)).chain(loops) {
             let path = stanza.path_to(upstream);
             let of = (upstream.address(), upstream.tls().is_some());
-            told.entry(of).or_insert_with(|| of_upstream(upstream, path, spec.max_fails, loops));
+            by_upstream.entry(of).or_insert_with(|| of_upstream(upstream, path, spec.max_fails, loops));
         }
     }
-    told.into_values().take(MOST).collect()
+    by_upstream.into_values().take(MOST).collect()
 }
 
 /// `loops`: it is not queried, since it sends our queries back.
@@ -128,7 +128,7 @@ fn of_upstream(upstream: &Upstream, path: UpstreamPath, max_fails: u32, loops: b
 }
 
 /// The clusters that blocks serve; `None` if there are none.
-fn clusters(running: &Running, now: Instant) -> Option<Value> {
+fn clusters(running: &ServerState, now: Instant) -> Option<Value> {
     let clusters = running.shared.lasting.get::<ClusterRegistry>().status(now);
     let synced = clusters.iter().all(ClusterStatus::is_synced);
     let all: Vec<_> = clusters.iter().take(MOST).map(of_cluster).collect();
@@ -164,7 +164,7 @@ fn partitions(configuration: &Configuration) -> Vec<Value> {
     parts.take(MOST).collect()
 }
 
-fn hosts(running: &Running, now: Instant) -> Vec<Value> {
+fn hosts(running: &ServerState, now: Instant) -> Vec<Value> {
     let tables = running.shared.hosts.all().into_iter().take(MOST).map(|table| {
         json!({
             "file": table.spec().file.display().to_string(),

@@ -11,10 +11,10 @@ use std::path::Path;
 
 use configuration::Configuration;
 use handover::memfd;
-use listen::Running;
+use listen::ServerState;
 
 /// Exports state for the next process; errors are logged, and that process starts cold.
-pub(crate) fn leave(running: &Running) -> Option<OwnedFd> {
+pub(crate) fn leave(running: &ServerState) -> Option<OwnedFd> {
     let now = clock::now();
     let mut names = Vec::new();
     for kept in running.shared.hosts.kept.all() {
@@ -33,15 +33,15 @@ pub(crate) fn leave(running: &Running) -> Option<OwnedFd> {
     put(&mut octets, &answers);
     octets.extend(names);
     let left = memfd::seal(&octets, clock::since_boot());
-    let told = |error| {
+    let warn = |error| {
         running.logger.warning(None, &format!("the next process starts with an empty cache: {error}"))
     };
-    left.map_err(told).ok()
+    left.map_err(warn).ok()
 }
 
 /// Imports the previous process's state for the blocks and hosts files of this configuration, which
 /// have been read.
-pub(crate) fn take(configuration: &Configuration, running: &Running, left: OwnedFd) {
+pub(crate) fn take(configuration: &Configuration, running: &ServerState, left: OwnedFd) {
     let logger = &running.logger;
     let refused = |why: &str| {
         logger.warning(

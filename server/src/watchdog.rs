@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::next_process::{HandoverEvent, HandoverEvents};
 use crate::stale_rules::redirected_by_stale_rules;
-use listen::Running;
+use listen::ServerState;
 use node_run::Readiness;
 use node_run::self_probe::{DNS_PORT, ProbeOptions, query, stream, udp};
 use plugin::endpoint::{Endpoint, Transport};
@@ -32,7 +32,7 @@ impl Watchdog {
     /// # Errors
     /// If the kernel refuses a thread or epoll.
     pub(crate) fn start(
-        running: Weak<Running>,
+        running: Weak<ServerState>,
         notifier: Arc<Notifier>,
         in_place: watch::Receiver<Readiness>,
         handover: HandoverEvents,
@@ -55,7 +55,7 @@ impl Watchdog {
 /// Sends READY once every address answers and `in_place` is set, then pings as long as all of them
 /// answer; returns only when the server ends.
 async fn run(
-    running: Weak<Running>,
+    running: Weak<ServerState>,
     notifier: Arc<Notifier>,
     mut in_place: watch::Receiver<Readiness>,
     handover: HandoverEvents,
@@ -63,7 +63,7 @@ async fn run(
 ) {
     // The sender is dropped only when the server ends, which the loop sees by `running`.
     let _ = in_place.wait_for(Option::is_some).await;
-    let (mut ready, mut is_told) = (false, false);
+    let (mut ready, mut is_logged) = (false, false);
     loop {
         let Some(server) = running.upgrade() else { return };
         let led_away = in_place.borrow().clone().unwrap_or_default();
@@ -73,23 +73,23 @@ async fn run(
             (Ok(()), None) => Duration::ZERO,
             (Err(_), _) => RETRY,
         };
-        if let (Err(silent), false) = (&answered, is_told) {
-            is_told = log_stale_rules(&server, silent);
+        if let (Err(silent), false) = (&answered, is_logged) {
+            is_logged = log_stale_rules(&server, silent);
         }
         match answered {
             Ok(()) if ready => notify(&server, "ping", notifier.ping()),
             Ok(()) => {
                 ready = true;
-                let (may, told) = oneshot::channel();
+                let (confirm, confirmed) = oneshot::channel();
                 // There is no reply only if this process ends.
-                if handover.send(HandoverEvent::Settled(may)).is_err() || told.await.is_err() {
+                if handover.send(HandoverEvent::Settled(confirm)).is_err() || confirmed.await.is_err() {
                     return;
                 }
                 notify(&server, "READY", notifier.ready());
                 // systemd expects no pings: no further probe is needed.
                 if notifier.watchdog_interval().is_none() {
                     drop(server);
-                    return if looks_for_rules && !is_told {
+                    return if looks_for_rules && !is_logged {
                         check_stale_rules(&running).await
                     };
                 }
@@ -104,7 +104,7 @@ async fn run(
 
 /// Checks for rules of the predecessor that redirect our queries, until it has released its last
 /// lease.
-async fn check_stale_rules(running: &Weak<Running>) {
+async fn check_stale_rules(running: &Weak<ServerState>) {
     for _ in 0..LOOKS_FOR_RULES {
         let Some(server) = running.upgrade() else { return };
         if log_stale_rules(&server, "the previous process has ended") {
@@ -116,7 +116,7 @@ async fn check_stale_rules(running: &Weak<Running>) {
 }
 
 /// Logs rules without a server that redirect our queries; returns whether there are any.
-fn log_stale_rules(running: &Running, silent: &str) -> bool {
+fn log_stale_rules(running: &ServerState, silent: &str) -> bool {
     let configuration = running.configuration.load();
     let addresses: Vec<_> = configuration.endpoints.keys().map(|endpoint| endpoint.address.ip()).collect();
     let Some(why) = redirected_by_stale_rules(&addresses) else { return false };
@@ -124,7 +124,7 @@ fn log_stale_rules(running: &Running, silent: &str) -> bool {
     true
 }
 
-fn notify(running: &Running, what: &str, outcome: Result<(), node::NodeError>) {
+fn notify(running: &ServerState, what: &str, outcome: Result<(), node::NodeError>) {
     if let Err(error) = outcome {
         running.logger.error(None, &format!("cannot notify systemd of {what}: {error}"));
     }
@@ -135,7 +135,7 @@ fn notify(running: &Running, what: &str, outcome: Result<(), node::NodeError>) {
 ///
 /// # Errors
 /// The address, or its worker, that did not answer.
-async fn probe(running: &Arc<Running>, led_away: &[IpAddr]) -> Result<(), String> {
+async fn probe(running: &Arc<ServerState>, led_away: &[IpAddr]) -> Result<(), String> {
     let configuration = running.configuration.load_full();
     let until = Instant::now() + PATIENCE;
     let query: Arc<[u8]> = query(&running.shared.probe).into();

@@ -10,14 +10,14 @@ pub struct Clock {
 
 impl Clock {
     /// A clock that starts at zero now.
-    #[allow(clippy::disallowed_methods, reason = "here the time is read, for everybody else")]
+    #[allow(clippy::disallowed_methods, reason = "the time is read here, for all other code")]
     pub fn start() -> Self {
         Self { zero: Instant::now() }
     }
 
     /// Nanoseconds since its start; overflows after 584 years.
     #[inline]
-    #[allow(clippy::disallowed_methods, reason = "here the time is read, for everybody else")]
+    #[allow(clippy::disallowed_methods, reason = "the time is read here, for all other code")]
     pub fn now_ns(&self) -> u64 {
         self.zero.elapsed().as_nanos() as u64
     }

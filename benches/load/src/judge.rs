@@ -1,10 +1,10 @@
-//! Whether a reply says what it must. It trusts no byte of it.
+//! Checks that a reply has the expected content. Trusts no byte of it.
 
 use std::net::Ipv4Addr;
 
 use wire::{HEADER, RType, Rcode, Records, Section};
 
-/// What a reply must say, beside repeating the question.
+/// The expected content of a reply, beside the question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// Nothing in particular: an echo's reply will do.

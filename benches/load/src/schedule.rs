@@ -34,8 +34,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Points are due at the rate, and none before the start.
     #[test]
-    fn points_come_at_the_rate_and_none_before_the_start() {
+    fn points_at_rate_from_start() {
         let schedule = Schedule::new(1_000, 4);
         for (now_ns, due) in
             [(0, 0), (999, 0), (1_000, 1), (250_000_999, 1), (250_001_000, 2), (1_000_001_000, 5)]
@@ -52,8 +53,9 @@ mod tests {
     }
 
     proptest! {
+        /// A point is due exactly at its time, not before.
         #[test]
-        fn a_point_is_due_exactly_when_its_time_has_come(rate in 1u64..20_000_000, index in 0u64..10_000_000) {
+        fn point_is_due_at_its_time(rate in 1u64..20_000_000, index in 0u64..10_000_000) {
             let schedule = Schedule::new(77, rate);
             let at = schedule.at_ns(index);
             prop_assert!(schedule.due(at) > index);

@@ -24,7 +24,7 @@ use crate::random::{Random, zipf};
 /// | `nxdomain:N` | N, each as often | NXDOMAIN |
 /// | `zones:N` | one in each of N zones | NXDOMAIN |
 /// | `whoami` | one | NOERROR |
-/// | `file:PATH` | `name [type [rcode [address]]]` a line, in order, again and again | what the line says |
+/// | `file:PATH` | `name [type [rcode [address]]]` a line, in order, again and again | the line's rcode and address |
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     /// Kind of query.

@@ -258,7 +258,7 @@ impl Comparison {
         let (work_name, kind) = (work.name, server.kind);
         match outcome {
             Ok((round, disturbed)) => {
-                say(work, server, offered, &round, disturbed);
+                print_round(work, server, offered, &round, disturbed);
                 let sample = Sample { work: work_name, server: kind, offered, number, disturbed, round };
                 self.run.samples.push(sample);
                 true
@@ -279,7 +279,7 @@ impl Comparison {
             match self.quiet_overload(server, work, percent) {
                 Ok(seen) => {
                     for round in seen.rounds() {
-                        say(work, server, None, round, round.usage.others >= self.run.quiet);
+                        print_round(work, server, None, round, round.usage.others >= self.run.quiet);
                     }
                     self.run.overloads.push((server.kind, seen));
                 }
@@ -374,7 +374,7 @@ impl Comparison {
             };
             for rate in offers(best, points) {
                 let Ok(round) = self.bench.load(&mut started, work, Pace::Open(rate)) else { break };
-                say(
+                print_round(
                     work,
                     server,
                     Some(Offered { fraction: 0.0, rate }),
@@ -419,7 +419,7 @@ fn choose<T>(all: &mut Vec<T>, names: &[String], name_of: impl Fn(&T) -> &'stati
     Ok(())
 }
 
-fn say(work: &Work, server: &Server, offered: Option<Offered>, round: &Round, disturbed: bool) {
+fn print_round(work: &Work, server: &Server, offered: Option<Offered>, round: &Round, disturbed: bool) {
     let [p50, p99, ..] = round.counts.latency_us();
     eprintln!(
         "{:12} {:9} {:>9}: {:8.0} q/s {:6.2} us/q p50 {p50:.0} p99 {p99:.0} us lost {} wrong {} others {:.1} %{}",

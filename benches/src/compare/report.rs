@@ -442,8 +442,9 @@ mod tests {
         assert!(text.contains("\n| coredns | 0.50 (0.50-0.50)* | 0.50 (0.50-0.50)* |\n"), "{text}");
     }
 
+    /// A row without a quiet round is marked as disturbed.
     #[test]
-    fn where_no_round_was_quiet_the_row_says_so() {
+    fn row_marks_disturbed_rounds() {
         let text = markdown(&run(vec![sample(Kind::Echo, 0, 1_000, None, true)]));
         assert!(text.contains("| echo | 1.0 (1.0-1.0)* |"), "{text}");
     }

@@ -47,7 +47,7 @@ impl Api {
             .filter_map(|line| line.strip_prefix("export ").and_then(|pair| pair.split_once('=')))
             .collect();
         let of = |name: &str| {
-            variables.get(name).copied().with_context(|| format!("tests/kube/up tells no {name}"))
+            variables.get(name).copied().with_context(|| format!("tests/kube/up prints no {name}"))
         };
         let address = of("KUBE_API")?.trim_start_matches("https://").parse().context("KUBE_API")?;
         Ok(Self {
@@ -80,7 +80,7 @@ impl Api {
     ///
     /// # Errors
     /// When it does not start.
-    pub(super) fn come_back(&self) -> Result<()> {
+    pub(super) fn restart(&self) -> Result<()> {
         script("up", &self.state).map(drop)
     }
 
@@ -108,10 +108,10 @@ impl Api {
     /// When the API refuses an object, or contains objects of another size.
     pub(super) fn fill(&self, size: Size) -> Result<()> {
         let mark = self.state.join("filled");
-        let told = format!("{size:?}");
+        let mark_text = format!("{size:?}");
         match fs::read_to_string(&mark) {
-            Ok(there) if there == told => return Ok(()),
-            Ok(there) => bail!("{} holds {there}, not {told}", self.state.display()),
+            Ok(there) if there == mark_text => return Ok(()),
+            Ok(there) => bail!("{} holds {there}, not {mark_text}", self.state.display()),
             Err(_) => {}
         }
         let kinds: [(&str, u32, &Objects<'_>); 3] = [
@@ -124,7 +124,7 @@ impl Api {
             self.create(count, objects)?;
             eprintln!("{kind} of {count}: {:.0} s", clock.now_ns() as f64 / 1e9);
         }
-        fs::write(&mark, told).with_context(|| mark.display().to_string())
+        fs::write(&mark, mark_text).with_context(|| mark.display().to_string())
     }
 
     fn create(&self, count: u32, objects: &Objects<'_>) -> Result<()> {
@@ -271,7 +271,7 @@ fn endpoint(of: u32, number: u32) -> Value {
 pub(super) fn objects(size: Size) -> [(&'static str, &'static str, Vec<Value>); 3] {
     let all = |count: u32, of: &dyn Fn(u32) -> Vec<(String, Value)>| {
         (0..count)
-            .flat_map(|number| of(number).into_iter().map(move |(_, object)| told(object, number, 1)))
+            .flat_map(|number| of(number).into_iter().map(move |(_, object)| with_version(object, number, 1)))
             .collect()
     };
     [
@@ -289,10 +289,10 @@ pub(super) fn objects(size: Size) -> [(&'static str, &'static str, Vec<Value>); 
 pub(super) fn slice_with(number: u32, address: Ipv4Addr, version: u64) -> Value {
     let mut endpoint = endpoint(number, number);
     endpoint["addresses"] = json!([address.to_string()]);
-    told(slice(number, 0, &[endpoint]), number, version)
+    with_version(slice(number, 0, &[endpoint]), number, version)
 }
 
-fn told(mut object: Value, number: u32, version: u64) -> Value {
+fn with_version(mut object: Value, number: u32, version: u64) -> Value {
     object["metadata"]["namespace"] = namespace(number).into();
     object["metadata"]["resourceVersion"] = version.to_string().into();
     object

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use testkit::kube::{Api, Form, Reply, Request};
 
 use super::api::{Size, objects, slice_with};
-use super::subject::{Started, Subject, Who};
+use super::subject::{ServerKind, Started, Subject};
 use super::visible;
 use crate::compare::config::hosts;
 use crate::compare::proc::Snapshot;
@@ -111,14 +111,14 @@ fn start(plan: &ChurnPlan<'_>, api: &Scripted) -> Result<Started> {
     fs::write(&table, hosts(HOSTS)).with_context(|| table.display().to_string())?;
     fs::write(&same_names, known_hosts(plan.size)).with_context(|| same_names.display().to_string())?;
     let endpoint = format!("endpoint {}", api.api.url());
-    let subject = Subject::new(Who::Localdns, plan.localdns, plan.dir, &endpoint)?;
+    let subject = Subject::new(ServerKind::Localdns, plan.localdns, plan.dir, &endpoint)?;
     let subject = subject.with_hosts(&table, (SAME_NAMES, &same_names))?;
     let (name, address) = plan.size.known(0);
     Ok(subject.start(&[plan.server_core], (&name, address))?.0)
 }
 
 fn flood_plan(plan: &ChurnPlan<'_>, port: u16) -> FloodPlan {
-    let targets = vec![SocketAddr::new(Who::Localdns.address(), port)];
+    let targets = vec![SocketAddr::new(ServerKind::Localdns.address(), port)];
     let (warmup, window) = (plan.window / 2, plan.window);
     FloodPlan { warmup, window, ..FloodPlan::closed(targets, vec![plan.load_core]) }
 }

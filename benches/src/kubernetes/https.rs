@@ -102,11 +102,11 @@ impl Connection {
         ensure!(head.status == 200, "{path}: {}", head.status);
         let (mut octets, mut end) = (0, Vec::new());
         loop {
-            let came = self.stream.fill_buf().context("a watch")?;
-            ensure!(!came.is_empty(), "{path}: it ended before its list");
-            octets += came.len() as u64;
-            end.extend_from_slice(came);
-            let length = came.len();
+            let chunk = self.stream.fill_buf().context("a watch")?;
+            ensure!(!chunk.is_empty(), "{path}: it ended before its list");
+            octets += chunk.len() as u64;
+            end.extend_from_slice(chunk);
+            let length = chunk.len();
             self.stream.consume(length);
             if memchr::memmem::find(&end, LISTED).is_some() {
                 return Ok(octets);

@@ -14,7 +14,7 @@ use testkit::kube::{Api, Reply, Request};
 
 use super::api::Size;
 use super::churn::{FORM, lists};
-use super::subject::{Subject, Who};
+use super::subject::{ServerKind, Subject};
 use crate::compare::proc::Snapshot;
 
 /// Settings of the measurement.
@@ -41,12 +41,12 @@ pub(super) fn measure(plan: &StartPlan<'_>) -> Result<[Cost; 2]> {
     let (name, address) = plan.size.known(0);
     let mut least = [(Duration::MAX, Duration::MAX); 2];
     for _ in 0..plan.starts {
-        for (who, least) in Who::ALL.into_iter().zip(&mut least) {
-            let subject = Subject::new(who, plan.programs[who as usize], plan.dir, &endpoint)?;
+        for (kind, least) in ServerKind::ALL.into_iter().zip(&mut least) {
+            let subject = Subject::new(kind, plan.programs[kind as usize], plan.dir, &endpoint)?;
             let before = Snapshot::take()?;
             let (started, took) = subject.start(&[plan.server_core], (&name, address))?;
             let usage = Snapshot::take()?.since(&before, took, started.running.pid(), std::process::id());
-            eprintln!("{}: {:?}, {:?} outside the kernel", who.name(), usage.server, usage.server_user);
+            eprintln!("{}: {:?}, {:?} outside the kernel", kind.name(), usage.server, usage.server_user);
             *least = (*least).min((usage.server, usage.server_user));
         }
     }

@@ -27,7 +27,7 @@ type Pair = (String, Vec<u8>);
 pub(super) struct Meanwhile {
     size: Size,
     /// The namespace and the service.
-    come_and_go: [Pair; 2],
+    recreated: [Pair; 2],
     /// The service's address.
     address: Ipv4Addr,
 }
@@ -61,7 +61,7 @@ impl Meanwhile {
             found.with_context(|| format!("etcd has no {key}"))
         };
         let [namespace, service] = keys.map(read);
-        let this = Self { size, come_and_go: [namespace?, service?], address };
+        let this = Self { size, recreated: [namespace?, service?], address };
         this.become_state(State::Filled)?;
         Ok(this)
     }
@@ -82,8 +82,8 @@ impl Meanwhile {
     /// As [`Self::happen`].
     pub(super) fn become_state(&self, state: State) -> Result<usize> {
         match state {
-            State::Filled => put(&self.come_and_go)?,
-            State::Changed => self.come_and_go.iter().try_for_each(|(key, _)| delete(key))?,
+            State::Filled => put(&self.recreated)?,
+            State::Changed => self.recreated.iter().try_for_each(|(key, _)| delete(key))?,
         }
         let mut changed = Vec::new();
         for (key, octets) in range(SLICES, Some(SLICES_END))? {
@@ -187,7 +187,7 @@ fn delete(key: &str) -> Result<()> {
 /// Compacts etcd to its current revision.
 fn compact() -> Result<()> {
     let reply = call("range", &json!({"key": STANDARD.encode("/")}))?;
-    let revision = reply["header"]["revision"].as_str().context("each reply tells the revision")?;
+    let revision = reply["header"]["revision"].as_str().context("each reply has the revision")?;
     call("compaction", &json!({"revision": revision, "physical": true})).map(drop)
 }
 

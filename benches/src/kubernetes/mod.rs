@@ -25,7 +25,7 @@ use load::clock::Clock;
 
 use api::{Api, Size};
 use meanwhile::{Meanwhile, State};
-use subject::{Memory, Started, Subject, Who};
+use subject::{Memory, ServerKind, Started, Subject};
 use visible::Visible;
 
 /// How much there is, and how often it is measured.
@@ -95,7 +95,10 @@ pub fn run(options: &Options) -> Result<()> {
         return measure(options, dir);
     }
     let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
-    options.stage.enter("kubernetes", Who::ALL.map(Who::address).into_iter().filter(|own| *own != loopback))
+    options.stage.enter(
+        "kubernetes",
+        ServerKind::ALL.map(ServerKind::address).into_iter().filter(|own| *own != loopback),
+    )
 }
 
 /// An API of 10,000 services and 100,000 endpoints with its lists ready, and a workload's lines for
@@ -144,10 +147,10 @@ fn measure(options: &Options, dir: &Path) -> Result<()> {
 fn measure_starts(options: &Options, dir: &Path, localdns: &Path, size: Size) -> Result<Vec<Goal>> {
     let api = Api::start(&options.state.clone().unwrap_or_else(|| dir.join("state")))?;
     api.fill(size)?;
-    let api_says = format!("kubeconfig {}", api.kubeconfig.display());
+    let api_directive = format!("kubeconfig {}", api.kubeconfig.display());
     let subjects = [
-        Subject::new(Who::Localdns, localdns, dir, &api_says)?,
-        Subject::new(Who::Coredns, &options.coredns, dir, &api_says)?,
+        Subject::new(ServerKind::Localdns, localdns, dir, &api_directive)?,
+        Subject::new(ServerKind::Coredns, &options.coredns, dir, &api_directive)?,
     ];
     let bench = Bench { api, size, subjects, cores: (0..thread::available_parallelism()?.get()).collect() };
     let starts = bench.starts(options.starts)?;
@@ -188,7 +191,7 @@ impl Bench {
         let mut last = self.read_bare()?.0;
         for number in 0..count {
             for subject in &self.subjects {
-                let at = subject.who as usize;
+                let at = subject.kind as usize;
                 let (started, took) = self.start(subject)?;
                 let (next, read) = self.read_bare()?;
                 let reader = (last + next) / 2;
@@ -198,7 +201,7 @@ impl Bench {
                 ready[at].push(took);
                 of_bare[at].push(ms(took) / ms(reader));
                 self.check(&started)?;
-                let name = subject.who.name();
+                let name = subject.kind.name();
                 if number % MEMORY_EACH > 0 {
                     eprintln!("{name}: ready in {took:?}; bare {reader:?}");
                     continue;
@@ -265,7 +268,7 @@ impl Bench {
             self.api.lose()?;
             let changed = meanwhile.happen(state)?;
             ensure!(changed == meanwhile.slices(), "{changed} slices changed, not {}", meanwhile.slices());
-            self.api.come_back()?;
+            self.api.restart()?;
             // After compaction no watch can report these changes: each kind was listed.
             until_seen(state)?;
             thread::sleep(SETTLE);
@@ -287,12 +290,12 @@ fn report(starts: &Starts, visible: &[Visible; 2], relists: &[Memory; 2]) -> Vec
     let Starts { bare, octets, ready, of_bare, memory } = starts;
     println!("A bare reader of the same {:.1} MB took {:.0} ms.\n", *octets as f64 / 1e6, ms(*bare));
     println!("{HEAD}");
-    for who in Who::ALL {
-        let at = who as usize;
+    for kind in ServerKind::ALL {
+        let at = kind as usize;
         let [p50, p99] = [0.5, 0.99].map(|share| visible[at].quantile(share));
         println!(
             "| {} | {:.0} | {:.2} | {:.1} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} |",
-            who.name(),
+            kind.name(),
             ms(ready[at]),
             of_bare[at],
             memory[at].resident,
@@ -319,8 +322,8 @@ fn report(starts: &Starts, visible: &[Visible; 2], relists: &[Memory; 2]) -> Vec
 
 fn report_lists(costs: &[lists::Cost; 2]) {
     println!("\n| server | processor ms until ready | outside the kernel |\n|---|---|---|");
-    for (who, (all, user)) in Who::ALL.into_iter().zip(costs) {
-        println!("| {} | {:.0} | {:.0} |", who.name(), ms(*all), ms(*user));
+    for (kind, (all, user)) in ServerKind::ALL.into_iter().zip(costs) {
+        println!("| {} | {:.0} | {:.0} |", kind.name(), ms(*all), ms(*user));
     }
 }
 

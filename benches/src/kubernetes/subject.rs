@@ -15,7 +15,7 @@ use load::judge::{Expect, Judgement, judge};
 
 /// The server under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum ServerKind {
     Localdns,
     Coredns,
 }
@@ -23,7 +23,7 @@ pub(super) enum Who {
 /// The program and configuration of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Subject {
-    pub(super) who: Who,
+    pub(super) kind: ServerKind,
     pub(super) program: PathBuf,
     pub(super) corefile: PathBuf,
 }
@@ -50,7 +50,7 @@ impl Memory {
     }
 }
 
-impl Who {
+impl ServerKind {
     pub(super) const ALL: [Self; 2] = [Self::Localdns, Self::Coredns];
 
     pub(super) fn name(self) -> &'static str {
@@ -72,15 +72,15 @@ impl Subject {
     ///
     /// # Errors
     /// When the Corefile cannot be written.
-    pub(super) fn new(who: Who, program: &Path, dir: &Path, api: &str) -> Result<Self> {
-        let address = who.address();
-        let corefile = dir.join(format!("{}.corefile", who.name()));
+    pub(super) fn new(kind: ServerKind, program: &Path, dir: &Path, api: &str) -> Result<Self> {
+        let address = kind.address();
+        let corefile = dir.join(format!("{}.corefile", kind.name()));
         let text = format!(
             ".:53 {{\n    bind {address}\n    errors\n    ready {address}:{READY}\n    prometheus {address}:{METRICS}\n    \
              kubernetes cluster.local in-addr.arpa {{\n        {api}\n    }}\n}}\n"
         );
         fs::write(&corefile, text).with_context(|| corefile.display().to_string())?;
-        Ok(Self { who, program: program.to_owned(), corefile })
+        Ok(Self { kind, program: program.to_owned(), corefile })
     }
 
     /// Adds a hosts file for all other names, and one for names of the cluster's zone at another
@@ -90,7 +90,7 @@ impl Subject {
     /// When the Corefile cannot be written again.
     pub(super) fn with_hosts(self, others: &Path, (port, same): (u16, &Path)) -> Result<Self> {
         let text = fs::read_to_string(&self.corefile).with_context(|| self.corefile.display().to_string())?;
-        let address = self.who.address();
+        let address = self.kind.address();
         let mut text = text.replacen(".:53 {", "cluster.local:53 {", 1);
         for (key, hosts) in [(".:53".to_owned(), others), (format!("cluster.local:{port}"), same)] {
             text += &format!(
@@ -113,16 +113,16 @@ impl Subject {
         (name, known): (&str, Ipv4Addr),
     ) -> Result<(Started, Duration)> {
         let mut launch = Launch::new(&self.program).args(["-conf", &self.corefile.display().to_string()]);
-        if self.who == Who::Localdns {
+        if self.kind == ServerKind::Localdns {
             launch = launch.args(["-status", ""]);
         }
         let clock = Clock::start();
         let running = Running::start(&launch, cores)?;
-        let address = self.who.address();
+        let address = self.kind.address();
         let mut started = Started { running, probe: Probe::new(address)?, address };
         while get(SocketAddr::new(address, READY), "/ready").is_none_or(|(status, _)| status != 200) {
             started.look()?;
-            ensure!(clock.now_ns() < READY_MAX.as_nanos() as u64, "{} is not ready", self.who.name());
+            ensure!(clock.now_ns() < READY_MAX.as_nanos() as u64, "{} is not ready", self.kind.name());
             std::thread::sleep(LOOK);
         }
         started.probe.until(name, known)?;

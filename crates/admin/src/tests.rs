@@ -151,7 +151,7 @@ fn readiness_changes_are_logged() {
     scene.serve(&everything(place(1)));
     let address = scene.at(place(1));
     const WAITS: &str = "[INFO] plugin/ready: Plugins not ready: \"hosts,kubernetes\"\n";
-    for (ready, status, said) in [
+    for (ready, status, logged) in [
         (false, 503, WAITS),
         (false, 503, ""),
         (true, 200, ""),
@@ -161,7 +161,7 @@ fn readiness_changes_are_logged() {
     ] {
         scene.ready.store(ready, Ordering::Relaxed);
         assert_eq!(get(address, "/ready").0, status);
-        assert_eq!(scene.log.read(&scene.logger), said);
+        assert_eq!(scene.log.read(&scene.logger), logged);
     }
 }
 
@@ -224,7 +224,7 @@ fn reload_keeps_connections() {
     let prepared = scene.server.prepare(plan.clone()).unwrap();
     assert_eq!(get(goes, "/ready").0, 200, "nothing changes before the commit");
     drop(prepared);
-    assert_eq!(get(stays, "/ready").0, 200, "nor if it never comes");
+    assert_eq!(get(stays, "/ready").0, 200, "nor without a commit");
 
     scene.serve(&plan);
     ask_again(&mut kept);

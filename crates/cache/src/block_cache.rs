@@ -65,9 +65,9 @@ impl BlockCache {
         let mut options = OptionBytes::none();
         error.into_iter().for_each(|error| options.push_ede(error));
         let ede = options.as_bytes().to_vec();
-        // The failure for one client's subnet says nothing about others: an upstream may fail for a
-        // part of the network, and a client may send a subnet that makes it fail (RFC 7871, section
-        // 7.4, makes only denials valid for all).
+        // The failure for one client's subnet proves nothing about others: an upstream may fail for
+        // a part of the network, and a client may send a subnet that makes it fail (RFC 7871,
+        // section 7.4, makes only denials valid for all).
         let subnet_specific = query.forwards_client_subnet();
         let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, subnet_specific, ..Answer::default() };
         self.store(query, &mut answer, now);

@@ -148,7 +148,7 @@ impl Partition {
         let mut earlier = None;
         if let Some((at, known)) = shard.find(&key) {
             if outlasts(spec, known, verdict, now) {
-                // A failure for one client's subnet says nothing about retries for others.
+                // A failure for one client's subnet does not affect retries for others.
                 if !answer.subnet_specific {
                     known.note_failure(now, spec.stale.as_ref());
                 }

@@ -109,7 +109,7 @@ mod tests {
             let count = with_rests(|| work(step));
             assert!(count >= 25, "{what}: {count}");
             let count = work(step);
-            assert!(count < 5, "{what}, where nobody asked for it: {count}");
+            assert!(count < 5, "{what}, without a request: {count}");
         }
     }
 }

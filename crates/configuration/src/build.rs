@@ -33,7 +33,7 @@ use wire::Name;
 
 use crate::configuration::{AdminPlan, Configuration, EndpointPlan};
 use crate::forward_loops;
-use crate::reload_state::Shared;
+use crate::reload_state::PersistentState;
 use crate::tls;
 
 /// Looks up the addresses of an interface name in `bind`; their ports are 0.
@@ -44,7 +44,7 @@ impl Configuration {
     ///
     /// # Errors
     /// A part that cannot be served, at its word in the Corefile.
-    pub fn build(spec: &Spec, shared: &Shared, addresses_of: AddressesOf<'_>) -> Result<Self> {
+    pub fn build(spec: &Spec, shared: &PersistentState, addresses_of: AddressesOf<'_>) -> Result<Self> {
         let plan = planned_zones(spec, addresses_of)?;
         kubernetes::keep_snapshots_apart(spec)?;
         // Hostname lookups of upstreams use plain DNS, so that only plain endpoints could be this server.
@@ -102,20 +102,20 @@ impl Configuration {
             .map(|(endpoint, zones)| Ok((endpoint, endpoint_plan(endpoint, zones, spec, &tls, shared)?)))
             .collect::<Result<_>>()?;
         let admin = AdminPlan {
-            health: unique(spec.said().map(|health: &HealthSpec| health.address)),
-            ready: unique(spec.said().map(|ready: &ReadySpec| ready.address)),
-            metrics: unique(spec.said().map(|metrics: &PrometheusSpec| metrics.address)),
+            health: unique(spec.specs().map(|health: &HealthSpec| health.address)),
+            ready: unique(spec.specs().map(|ready: &ReadySpec| ready.address)),
+            metrics: unique(spec.specs().map(|metrics: &PrometheusSpec| metrics.address)),
         };
         let configuration = Self {
             endpoints,
             blocks,
             zones,
             sockets: multisocket::sockets(spec),
-            reload: spec.said().next().copied(),
-            lameduck: spec.said().map(|health: &HealthSpec| health.lameduck).max().unwrap_or_default(),
+            reload: spec.specs().next().copied(),
+            lameduck: spec.specs().map(|health: &HealthSpec| health.lameduck).max().unwrap_or_default(),
             admin,
-            debug: spec.said::<DebugSpec>().next().is_some(),
-            asks_ready_again: spec.said().any(|ready: &ReadySpec| ready.continuously),
+            debug: spec.specs::<DebugSpec>().next().is_some(),
+            asks_ready_again: spec.specs().any(|ready: &ReadySpec| ready.continuously),
             keep: hosts::plans(spec, &shared.environment),
             source_ports: SourcePorts::read(),
         };
@@ -180,7 +180,7 @@ fn planned_zones(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap<
 fn build_block(
     index: usize,
     spec: &BlockSpec,
-    shared: &Shared,
+    shared: &PersistentState,
     endpoints: &[Endpoint],
     ours: &[SocketAddr],
 ) -> Result<Block> {
@@ -222,7 +222,7 @@ fn build_block(
 /// Names in the Corefile that the machine does not have, at their word.
 fn pipeline(
     spec: &BlockSpec,
-    shared: &Shared,
+    shared: &PersistentState,
     endpoints: &[Endpoint],
     ours: &[SocketAddr],
     context: &BuildContext<'_>,
@@ -251,7 +251,7 @@ fn pipeline(
 /// Upstreams that cannot be used, at their word.
 fn forwarding(
     spec: &BlockSpec,
-    shared: &Shared,
+    shared: &PersistentState,
     endpoints: &[Endpoint],
     ours: &[SocketAddr],
     context: &BuildContext<'_>,
@@ -288,7 +288,7 @@ fn endpoint_plan(
     zones: Vec<Arc<ServedZone>>,
     spec: &Spec,
     tls: &HashMap<usize, Arc<ServerTls>>,
-    shared: &Shared,
+    shared: &PersistentState,
 ) -> Result<EndpointPlan> {
     let tls = match endpoint.transport {
         Transport::Dns => None,

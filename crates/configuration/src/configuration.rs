@@ -13,7 +13,7 @@ use plugins::timeouts::TimeoutsSpec;
 use plugins::tls::ServerTls;
 use query::{Block, ServedEndpoint, ServedZone};
 
-use crate::reload_state::Shared;
+use crate::reload_state::PersistentState;
 
 /// One configuration, ready to serve.
 pub struct Configuration {
@@ -64,7 +64,7 @@ pub struct EndpointPlan {
 
 impl Configuration {
     /// Reads every hosts file that has not been read yet, so that no query is answered before its table exists.
-    pub fn look_at_files(&self, shared: &Shared, now: Instant, logger: &Logger) {
+    pub fn look_at_files(&self, shared: &PersistentState, now: Instant, logger: &Logger) {
         shared.hosts.kept.prepare(&self.keep, &shared.environment, now);
         let tables = shared.hosts.all();
         // All reads run at once, so that files that hang share one timeout.

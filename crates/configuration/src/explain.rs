@@ -82,8 +82,8 @@ fn one(plan: &EndpointPlan, query: &Query<'_>) -> String {
         Ok(zone) => zone,
         Err(failure) => return format!("{}: {failure}", failure.rcode()),
     };
-    let mut sought = EffectiveQuery::new(query, &zone.server, false);
-    let (plugin, reason) = zone.block.pipeline.explain(&mut sought, &zone.zone);
+    let mut effective = EffectiveQuery::new(query, &zone.server, false);
+    let (plugin, reason) = zone.block.pipeline.explain(&mut effective, &zone.zone);
     format!("block {} ({}), {plugin}: {reason}", zone.zone, zone.block.at)
 }
 

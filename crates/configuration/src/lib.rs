@@ -3,8 +3,8 @@
 //! ```text
 //! Spec -> addresses -> blocks with their pipelines -> a route for each listen address
 //! ```
-//! Binds no socket. State that outlives a reload (cache, upstreams' health, hosts tables, counters) is in [`Shared`], and is found
-//! again by its identity.
+//! Binds no socket. State that outlives a reload (cache, upstreams' health, hosts tables, counters)
+//! is in [`PersistentState`], and is found again by its identity.
 
 mod build;
 mod configuration;
@@ -17,4 +17,4 @@ pub use build::{AddressesOf, zones_label};
 pub use configuration::{AdminPlan, Configuration, EndpointPlan};
 pub use explain::{Explain, explain};
 pub use forward_loops::{looping, recheck};
-pub use reload_state::Shared;
+pub use reload_state::PersistentState;

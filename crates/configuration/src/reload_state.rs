@@ -1,4 +1,4 @@
-//! [`Shared`]: the state that outlives reloads.
+//! [`PersistentState`]: the state that outlives reloads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use wire::Name;
 
 /// The state that all configurations of the process share.
-pub struct Shared {
+pub struct PersistentState {
     /// The cache of all blocks.
     pub cache: cache::Cache,
     /// All upstreams, their health and connections.
@@ -51,7 +51,7 @@ pub struct Shared {
     pub writers: usize,
 }
 
-impl Shared {
+impl PersistentState {
     /// The context that `forward` is built with.
     pub fn forward(&self) -> forward::ForwardContext<'_> {
         forward::ForwardContext {
@@ -66,7 +66,7 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl PersistentState {
     /// The state of a new process, and the receiver of upstreams' probe requests.
     pub fn new(
         cache_bytes: usize,

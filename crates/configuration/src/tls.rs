@@ -9,10 +9,10 @@ use plugin::{BlockSpec, SetupError, Spec};
 use plugins::tls::{Certificates, ServerTls, TlsSpec};
 use query::ServedZone;
 
-use crate::reload_state::Shared;
+use crate::reload_state::PersistentState;
 
 /// Loads the files of each block's `tls`.
-pub(crate) fn certificates(spec: &Spec, shared: &Shared) -> Result<HashMap<usize, Arc<ServerTls>>> {
+pub(crate) fn certificates(spec: &Spec, shared: &PersistentState) -> Result<HashMap<usize, Arc<ServerTls>>> {
     let all = shared.lasting.get::<Certificates>();
     let read =
         |(index, block): (usize, &BlockSpec)| {

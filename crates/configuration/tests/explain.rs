@@ -118,8 +118,8 @@ fn explain_without_a_source() {
     ] {
         let request =
             Explain { name: Name::from_text(name).unwrap(), rtype: RType::A, address: None, port: None };
-        let told = explain(&scene.configuration, &request).unwrap();
-        assert_eq!(told, format!("{name}. A @127.0.0.1:53: {expected}\n"));
+        let explanation = explain(&scene.configuration, &request).unwrap();
+        assert_eq!(explanation, format!("{name}. A @127.0.0.1:53: {expected}\n"));
     }
 }
 
@@ -161,16 +161,17 @@ fn explain_at_wildcard_address() {
     let wildcard = Scene::new(
         ".:53 {\nwhoami\n}\nexample.org:54 {\nbind 127.0.0.1\nwhoami\n}\n.:54 {\nbind 0.0.0.0\nwhoami\n}\n",
     );
-    for (address, heard) in [
+    for (address, listeners) in [
         ("127.0.0.1", &["0.0.0.0:53", "127.0.0.1:54"][..]),
         ("127.0.0.9", &["0.0.0.0:53", "0.0.0.0:54"]),
         ("2001:db8::1", &["[::]:53"]),
     ] {
         let name = Name::from_text("a.example.org").unwrap();
         let request = Explain { name, rtype: RType::A, address: Some(address.parse().unwrap()), port: None };
-        let told = explain(&wildcard.configuration, &request).unwrap();
-        let at: Vec<_> = told.lines().filter_map(|line| line.split_once('@')?.1.split_once(": ")).collect();
-        assert_eq!(at.iter().map(|(at, _)| *at).collect::<Vec<_>>(), heard, "{address}");
+        let explanation = explain(&wildcard.configuration, &request).unwrap();
+        let at: Vec<_> =
+            explanation.lines().filter_map(|line| line.split_once('@')?.1.split_once(": ")).collect();
+        assert_eq!(at.iter().map(|(at, _)| *at).collect::<Vec<_>>(), listeners, "{address}");
     }
 }
 
@@ -259,9 +260,9 @@ fn explain_step_that_answers() {
     ] {
         let text = format!(". {{\nbind 127.0.0.1\n{lines}\nforward . 192.0.2.53\n}}\n");
         let request = Explain { name: Name::from_text(name).unwrap(), rtype, address: None, port: None };
-        let told = explain(&Scene::new(&text).configuration, &request).unwrap();
+        let explanation = explain(&Scene::new(&text).configuration, &request).unwrap();
         let expected = format!("{name}. {rtype} @127.0.0.1:53: block . (stdin:1:1), {expected}\n");
-        assert_eq!(told, expected, "{lines}");
+        assert_eq!(explanation, expected, "{lines}");
     }
 }
 
@@ -283,18 +284,18 @@ fn explain_agrees_with_answers() {
     ] {
         for rtype in [RType::A, RType::AAAA, RType::TXT, RType::PTR] {
             let answer = scene.ask("127.0.0.1:53", name, rtype);
-            let told = explained(name, rtype, "127.0.0.1");
+            let explanation = explained(name, rtype, "127.0.0.1");
             let expected = match answer.as_str() {
                 "forward" => "forward: ",
                 "SERVFAIL" => "SERVFAIL: ",
                 "NXDOMAIN aa" => " NXDOMAIN` matches",
-                "NOERROR aa" if told.contains("template: ") => "` matches by",
+                "NOERROR aa" if explanation.contains("template: ") => "` matches by",
                 "NOERROR aa" => ": NODATA: ",
                 reply if reply.contains("additional") => "whoami: ",
                 _ => " has ",
             };
-            let told = told.replace("hosts: no template matches; ", "hosts: ");
-            assert!(told.contains(expected), "{name} {rtype}: {answer}, but {told}");
+            let explanation = explanation.replace("hosts: no template matches; ", "hosts: ");
+            assert!(explanation.contains(expected), "{name} {rtype}: {answer}, but {explanation}");
         }
     }
 }

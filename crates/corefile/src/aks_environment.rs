@@ -108,9 +108,9 @@ mod tests {
                 "LOCALDNS_COREFILE_BASE is a Corefile without a server block; set it to the output of `base64 -w0 Corefile`",
             ),
         ] {
-            let told =
+            let failure =
                 corefile_of(&format!("LOCALDNS_COREFILE_BASE={value}"), false).expect_err("no Corefile");
-            assert!(told.to_string().starts_with(error), "{value}: {told}");
+            assert!(failure.to_string().starts_with(error), "{value}: {failure}");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::location::Location;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SyntaxError {
     /// The file cannot be read.
-    #[error("cannot read {}: {}", path.display(), told(*.reason))]
+    #[error("cannot read {}: {}", path.display(), io_error_text(*.reason))]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -275,7 +275,7 @@ pub enum Warning {
 impl Kind for SyntaxError {
     fn kind(&self) -> String {
         match self {
-            Self::Unreadable { reason, .. } => format!("the file cannot be read: {}", told(*reason)),
+            Self::Unreadable { reason, .. } => format!("the file cannot be read: {}", io_error_text(*reason)),
             Self::IsDirectory { .. } => "expected a file, found a directory; name the file in it".to_owned(),
             Self::NotAFile { found, .. } => format!("expected a file, found {found}"),
             Self::FileTooLarge { limit_bytes, .. } => {
@@ -353,7 +353,7 @@ impl Kind for Warning {
 }
 
 /// The system's error, with a remedy if one is known.
-fn told(reason: io::ErrorKind) -> String {
+fn io_error_text(reason: io::ErrorKind) -> String {
     match reason {
         io::ErrorKind::NotFound => "there is no such file; put it there, or name another one".to_owned(),
         io::ErrorKind::PermissionDenied => {

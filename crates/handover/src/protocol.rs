@@ -464,10 +464,10 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let _socket = HandoverSocket::open(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let mut came = Vec::new();
+        let mut successors = Vec::new();
         let full = loop {
             match SuccessorEnd::connect_within(&path, Duration::from_millis(20)) {
-                Ok(successor) => came.push(successor),
+                Ok(successor) => successors.push(successor),
                 Err(error) => break error,
             }
         };

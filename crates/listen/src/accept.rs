@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::tcp::Connection;
-use crate::server_state::Running;
+use crate::server_state::ServerState;
 use plugin::endpoint::Endpoint;
 
 /// Accepts connections on one endpoint until it is aborted or `ends` is true: then those that the
@@ -17,7 +17,7 @@ use plugin::endpoint::Endpoint;
 pub(crate) async fn accept(
     listener: std::net::TcpListener,
     endpoint: Endpoint,
-    running: Arc<Running>,
+    running: Arc<ServerState>,
     mut ends: watch::Receiver<bool>,
 ) {
     let listener = match TcpListener::from_std(listener) {
@@ -67,7 +67,7 @@ pub(crate) async fn accept(
 }
 
 /// Serves a connection on a task of its own; false if it was refused.
-fn serve(stream: TcpStream, peer: SocketAddr, endpoint: Endpoint, running: &Arc<Running>) -> bool {
+fn serve(stream: TcpStream, peer: SocketAddr, endpoint: Endpoint, running: &Arc<ServerState>) -> bool {
     let now = clock::now();
     let Some(shared) = running.connections.enter(peer, running.since_start_ms(now)) else { return false };
     let local = stream.local_addr().unwrap_or(endpoint.address);

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use plugin::endpoint::{self, Endpoint};
 
-/// Why an address cannot be served; each error says what to do about it.
+/// Why an address cannot be served; each error contains its remedy.
 #[derive(Debug, Error)]
 pub enum BindError {
     /// Another process uses the address.
@@ -32,7 +32,7 @@ pub enum BindError {
     )]
     NotPermitted(SocketAddr),
     /// No interface has the address.
-    #[error("cannot listen on {address}: {error}{}", mend(.error))]
+    #[error("cannot listen on {address}: {error}{}", remedy(.error))]
     Absent {
         /// The address.
         address: SocketAddr,
@@ -46,7 +46,7 @@ pub enum BindError {
         address: SocketAddr,
         /// `udp` or `tcp`.
         transport: &'static str,
-        /// What the kernel says.
+        /// The kernel's error.
         error: io::Error,
     },
 }
@@ -77,7 +77,7 @@ pub(super) struct AddedAddress {
     /// The interface that its sockets are bound to, for a link-local IPv6 address, else 0.
     pub(super) scope_id: u32,
     /// Whether it was logged that it cannot be restored.
-    pub(super) told: bool,
+    pub(super) failure_logged: bool,
 }
 
 /// An endpoint to bind. Each worker has at least one of its UDP sockets to send from, and `count`
@@ -110,16 +110,16 @@ pub(super) fn with_port(mut address: SocketAddr, free_port: u16) -> SocketAddr {
 /// Binds an endpoint, or takes over the sockets of an earlier process.
 pub(super) fn bind_one(
     wanted: Wanted,
-    whose: AddressPolicy,
+    policy: AddressPolicy,
     inherited: &mut InheritedSockets,
     handle: &Handle,
 ) -> Result<BoundEndpoint, BindError> {
     let address = wanted.address();
     let mut ours =
-        whose.includes(address.ip()) && node::link_of(address.ip()).as_deref() == Some(whose.link());
+        policy.includes(address.ip()) && node::link_of(address.ip()).as_deref() == Some(policy.link());
     let mut instead = None;
     let mut add_it = || {
-        let added = handle.block_on(add(address, whose));
+        let added = handle.block_on(add(address, policy));
         let added = added.map_err(|error| BindError::Absent { address, error })?;
         ours |= matches!(added, node::EnsuredAddress::AddedTo { .. });
         instead = added.instead();
@@ -131,7 +131,7 @@ pub(super) fn bind_one(
             bind_sockets(wanted, inherited)
         }
         // Sockets of an earlier process are bound even if the address does not exist any more.
-        Ok(bound) if whose.includes(address.ip()) && !node::has_address(address.ip()) => {
+        Ok(bound) if policy.includes(address.ip()) && !node::has_address(address.ip()) => {
             add_it()?;
             Ok(bound)
         }
@@ -139,7 +139,7 @@ pub(super) fn bind_one(
     }
     .map_err(|(transport, error)| explain(address, transport, error))?;
     let scope_id = scope_id(node::with_link(address));
-    bound.added = ours.then_some(AddedAddress { scope_id, told: false });
+    bound.added = ours.then_some(AddedAddress { scope_id, failure_logged: false });
     bound.instead = instead;
     Ok(bound)
 }
@@ -254,7 +254,7 @@ fn by(holder: &Option<String>) -> String {
 }
 
 /// The remedy for an absent address; the other errors contain it.
-fn mend(error: &node::NodeError) -> String {
+fn remedy(error: &node::NodeError) -> String {
     match error {
         node::NodeError::AddressAbsent { address } => {
             format!("; run: ip address add {address} dev lo, or change `bind`")

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 /// Buffers for one turn of a connection.
 pub(crate) struct Buffers {
-    pub(crate) came: Box<[u8]>,
+    pub(crate) received: Box<[u8]>,
     /// Received bytes, decrypted, and bytes to send, encrypted.
     pub(crate) plain: Vec<u8>,
     pub(crate) sealed: Vec<u8>,
@@ -32,7 +32,7 @@ impl Buffers {
 
 thread_local! {
     pub(crate) static BUFFERS: RefCell<Buffers> = RefCell::new(Buffers {
-        came: vec![0; 8192].into(),
+        received: vec![0; 8192].into(),
         plain: Vec::new(),
         sealed: Vec::new(),
         reply: Vec::new(),

@@ -190,8 +190,8 @@ impl Connections {
     /// Evicts a connection that waits for its client: descriptors are short.
     pub(crate) fn make_room(&self) {
         let mut open = self.open();
-        let nobody = IpAddr::from([0; 4]);
-        let victim = open.gives_way(nobody);
+        let no_client = IpAddr::from([0; 4]);
+        let victim = open.gives_way(no_client);
         self.evict(&mut open, victim);
     }
 
@@ -317,8 +317,10 @@ mod tests {
         connections.evicted().map(|(_, count)| count).collect()
     }
 
+    /// The connection that has waited longest for its client is evicted; one with an unanswered
+    /// query stays.
     #[test]
-    fn the_one_waiting_longest_gives_way_whatever_it_waits_for_and_who_is_owed_an_answer_stays() {
+    fn longest_waiting_connection_is_evicted() {
         let connections = Connections::default();
         let all = fill(&connections, |_| from(1));
         all[0].set_state(Activity::Busy, 5_000);
@@ -359,7 +361,7 @@ mod tests {
         assert!(!new.is_cut());
         new.set_state(Activity::Busy, 9_000);
         connections.enter(from(3), 9_000).unwrap().set_state(Activity::Busy, 9_000);
-        assert!(connections.enter(from(3), 9_000).is_none(), "nobody has more than half");
+        assert!(connections.enter(from(3), 9_000).is_none(), "no client has more than half");
         assert_eq!((evicted(&connections), connections.refused.get()), (vec![2, 0, 0, 0], 3));
         let own = |port| SocketAddr::from(([127, 0, 0, 3], port));
         let (_first, second, _third) =

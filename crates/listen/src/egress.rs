@@ -20,7 +20,7 @@ use super::listen_socket::OpenSocket;
 use super::subquery_join::Suspended;
 use super::upstream_sockets::UpstreamSockets;
 use super::waiter::{Client, Miss, Waiter};
-use crate::server_state::Running;
+use crate::server_state::ServerState;
 use deferred_delivery::DeferredDeliveries;
 use logging::LineRing;
 use plugin::failure::Failure;
@@ -31,7 +31,7 @@ use subqueries::{FlightOutcome, Written};
 /// The sockets of a worker, and the clients' queries that wait in it.
 pub(crate) struct Egress {
     index: usize,
-    running: Arc<Running>,
+    running: Arc<ServerState>,
     sockets: Vec<Option<OpenSocket>>,
     parked: bool,
     pub(crate) upstreams: UpstreamSockets,
@@ -51,7 +51,7 @@ pub(crate) struct Egress {
 }
 
 impl Egress {
-    pub(crate) fn new(running: Arc<Running>, index: usize) -> Self {
+    pub(crate) fn new(running: Arc<ServerState>, index: usize) -> Self {
         let lines = running.logger.ring(LOG_RING_BYTES);
         Self {
             index,
@@ -259,7 +259,7 @@ impl Egress {
             self.running.flights.release(key, self.index);
         }
         #[cfg(test)]
-        crate::failpoint::at("tell", &query.name);
+        crate::failpoint::at("deliver", &query.name);
         let (result, earlier_is_better) = match outcome {
             Ok(answer) => {
                 let held = match &first {
@@ -279,7 +279,7 @@ impl Egress {
             }
             Err(failure) => {
                 let failure = Failure::Forward(failure);
-                // A local limit that was reached says nothing about the next query.
+                // A local limit that was reached does not affect the next query.
                 let is_upstreams = failure.rcode() == Rcode::SERVFAIL && !failure.is_overload();
                 let cache = first.as_ref().and_then(|waiter| block_cache(&waiter.zone.block));
                 if let Some(cache) = cache.filter(|_| over && is_upstreams) {
@@ -332,7 +332,7 @@ fn block_cache(block: &Block) -> Option<&BlockCache> {
 }
 
 /// Whether another worker may have the same query in flight.
-fn workers_share(running: &Running) -> bool {
+fn workers_share(running: &ServerState) -> bool {
     running.inboxes.len() > 1
 }
 

@@ -20,7 +20,7 @@ use super::bind::{
     scope_id, with_port,
 };
 use super::worker_tasks::Task;
-use crate::server_state::Running;
+use crate::server_state::ServerState;
 use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 
@@ -154,7 +154,7 @@ impl Endpoints {
 
     /// Gives new sockets to the workers and new listeners to the stream side, and closes surplus
     /// sockets of the workers.
-    pub fn open(&mut self, bound: Bound, running: &Arc<Running>, handle: &Handle) {
+    pub fn open(&mut self, bound: Bound, running: &Arc<ServerState>, handle: &Handle) {
         if let Some(instead) = bound.new.iter().find_map(|bound| bound.instead) {
             running.logger.info(None, &instead.to_string());
         }
@@ -210,7 +210,7 @@ impl Endpoints {
         &mut self,
         configuration: Arc<Configuration>,
         bound: Bound,
-        running: &Arc<Running>,
+        running: &Arc<ServerState>,
         handle: &Handle,
     ) -> Arc<Configuration> {
         let old = running.configuration.load_full();
@@ -228,7 +228,7 @@ impl Endpoints {
         &mut self,
         keep: impl Fn(&Endpoint) -> bool,
         old: &Arc<Configuration>,
-        running: &Running,
+        running: &ServerState,
     ) {
         self.listeners.retain(|endpoint, task| {
             let stays = keep(endpoint);
@@ -251,7 +251,7 @@ impl Endpoints {
     ///
     /// Sockets bound to an IPv4 address serve again as soon as it is back. Those of link-local IPv6
     /// belong to a link, and are bound anew if that is another one.
-    pub fn put_back(&mut self, running: &Arc<Running>, handle: &Handle) -> bool {
+    pub fn put_back(&mut self, running: &Arc<ServerState>, handle: &Handle) -> bool {
         let mut all_there = true;
         let mut anew = Vec::new();
         let workers = running.inboxes.len();
@@ -265,14 +265,14 @@ impl Endpoints {
                 Ok(node::EnsuredAddress::AlreadyThere { .. }) => continue,
                 Err(error) => {
                     all_there = false;
-                    if !std::mem::replace(&mut added.told, true) {
+                    if !std::mem::replace(&mut added.failure_logged, true) {
                         let text = format!("{} is gone and cannot be put back: {error}", address.ip());
                         running.logger.error(None, &text);
                     }
                     continue;
                 }
             };
-            added.told = false;
+            added.failure_logged = false;
             let text = format!("{} was taken from this machine; it is back, on {link}", address.ip());
             running.logger.warning(None, &text);
             if scope_id(node::with_link(address)) != added.scope_id {
@@ -298,13 +298,13 @@ impl Endpoints {
 
     /// As [`Self::put_back`], and for every address that a start would add: a reload must do what a
     /// start does. An address that cannot be added is logged, and its sockets stay.
-    pub fn put_back_all(&mut self, running: &Arc<Running>, handle: &Handle) -> bool {
+    pub fn put_back_all(&mut self, running: &Arc<ServerState>, handle: &Handle) -> bool {
         for endpoint in self.listeners.keys().filter(|own| !own.address.ip().is_unspecified()) {
             let address = endpoint.address;
             if !self.added.contains_key(endpoint) && !node::has_address(address.ip()) {
                 if self.ours.includes(address.ip()) {
                     let scope_id = scope_id(address);
-                    self.added.insert(*endpoint, AddedAddress { scope_id, told: false });
+                    self.added.insert(*endpoint, AddedAddress { scope_id, failure_logged: false });
                 } else {
                     let text =
                         format!("no interface has {} any more: queries to it are not answered", address.ip());
@@ -356,7 +356,7 @@ impl Endpoints {
     }
 
     /// Accepts TCP connections again.
-    pub fn accept_again(&mut self, running: &Arc<Running>, handle: &Handle) {
+    pub fn accept_again(&mut self, running: &Arc<ServerState>, handle: &Handle) {
         for (endpoint, task) in &mut self.listeners {
             match self.store.copy(SocketKey::Tcp(node::with_link(endpoint.address))) {
                 Some(listener) => {
@@ -388,7 +388,7 @@ impl Endpoints {
 
     /// Keeps a copy of a socket for the next process. If there is no descriptor for it, that
     /// process binds its own.
-    fn keep(&mut self, key: SocketKey, socket: &impl AsFd, running: &Running) {
+    fn keep(&mut self, key: SocketKey, socket: &impl AsFd, running: &ServerState) {
         if let Err(error) = self.store.insert(key, socket) {
             running.logger.warning(None, &format!("a restart will lose what waits in a socket: {error}"));
         }
@@ -435,7 +435,12 @@ const LAST_CONNECTIONS: Duration = Duration::from_millis(200);
 
 /// Closes an endpoint. Its UDP sockets are read until they are empty, and queries there are served
 /// by `configuration`.
-fn close(endpoint: Endpoint, task: &JoinHandle<()>, configuration: &Arc<Configuration>, running: &Running) {
+fn close(
+    endpoint: Endpoint,
+    task: &JoinHandle<()>,
+    configuration: &Arc<Configuration>,
+    running: &ServerState,
+) {
     task.abort();
     for inbox in running.inboxes.iter().filter(|_| has_udp(endpoint)) {
         inbox.post(Task::Close(endpoint.address, configuration.clone()));

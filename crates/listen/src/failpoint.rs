@@ -26,8 +26,8 @@ pub(crate) fn packet(gate: &Verdict<'_>) {
 pub(crate) fn within(message: &[u8], place: &str, second: &str) {
     let Verdict::Pass(query) = accept(message) else { return };
     at(place, &query.name);
-    let came = !SEEN.lock().unwrap_or_else(PoisonError::into_inner).insert(query.name.to_string());
-    if came {
+    let seen_before = !SEEN.lock().unwrap_or_else(PoisonError::into_inner).insert(query.name.to_string());
+    if seen_before {
         at(second, &query.name);
     }
 }

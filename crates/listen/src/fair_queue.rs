@@ -81,8 +81,9 @@ mod tests {
         assert!(ready.is_empty());
     }
 
+    /// One client has a limited number of entries, and a client without entries has room.
     #[test]
-    fn one_client_has_so_many_and_who_has_none_has_a_place() {
+    fn quota_leaves_room_for_new_client() {
         let mut ready = Words::new();
         let all = |ready: &mut Words, number| {
             (0..10_000).take_while(|_| ready.push(number, "", false).is_ok()).count()

@@ -40,7 +40,7 @@ pub use bind::BindError;
 pub use connections::{Connections, Expected};
 pub use endpoints::{Bound, Endpoints};
 pub use receive_counts::ReceiveCounts;
-pub use server_state::Running;
+pub use server_state::ServerState;
 pub use single_flight::FlightRegistry;
 pub use stream_results::StreamResults;
 pub use wake_queue::WakeQueue;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use sockets::{BATCH, ListenSocket, SendBatch};
 
 use super::receive_counts::ReceiveCounter;
-use crate::server_state::Running;
+use crate::server_state::ServerState;
 use configuration::Configuration;
 
 /// A listen socket, and the batch of replies to send from it.
@@ -59,7 +59,7 @@ impl OpenSocket {
 
     /// Sends the batch; replies that the kernel does not accept are dropped and counted, as clients
     /// retry.
-    pub(crate) fn send(&mut self, running: &Running, now: Instant) {
+    pub(crate) fn send(&mut self, running: &ServerState, now: Instant) {
         if self.new_drops > 0 {
             running.kernel_drops.add_shared(std::mem::take(&mut self.new_drops));
         }

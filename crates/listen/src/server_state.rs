@@ -17,7 +17,7 @@ use crate::bind::with_port;
 use crate::single_flight::FlightRegistry;
 use crate::worker_tasks::{InFlight, Inbox, Task};
 use crate::{Connections, ReceiveCounts};
-use configuration::{Configuration, Shared};
+use configuration::{Configuration, PersistentState};
 use logging::LineRing;
 use logging::logger::Logger;
 use logging::ring::DEFAULT_BYTES;
@@ -33,11 +33,11 @@ use wire::Query;
 pub(crate) struct Heartbeat(pub(crate) AtomicU64);
 
 /// State that all threads of a running server share.
-pub struct Running {
+pub struct ServerState {
     /// The configuration now served.
     pub configuration: ArcSwap<Configuration>,
     /// State that outlives a configuration.
-    pub shared: Shared,
+    pub shared: PersistentState,
     /// The inbox of each worker.
     pub(crate) inboxes: Vec<Inbox>,
     /// When each worker last began a turn, in milliseconds since the start.
@@ -73,7 +73,7 @@ pub struct Running {
     fatal: mpsc::UnboundedSender<String>,
 }
 
-impl Running {
+impl ServerState {
     /// The state of a server that has bound nothing yet; errors that it cannot continue after are
     /// sent to `fatal`.
     ///
@@ -81,7 +81,7 @@ impl Running {
     /// The workers' event descriptors could not be created.
     pub fn new(
         configuration: Configuration,
-        shared: Shared,
+        shared: PersistentState,
         workers: usize,
         streams: forwarder::Streams,
         logger: Logger,

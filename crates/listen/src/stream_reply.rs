@@ -59,8 +59,9 @@ mod tests {
         StreamReply::new(connections, shared, anybody, anybody)
     }
 
+    /// Replies are counted until they are taken; the last query reports that none are left.
     #[test]
-    fn replies_are_counted_until_they_are_taken_and_the_last_query_says_so() {
+    fn replies_count_until_taken() {
         let connections = Arc::<Connections>::default();
         let shared = enter(&connections, 1);
         let (first, second) = (reply(&connections, &shared), reply(&connections, &shared));

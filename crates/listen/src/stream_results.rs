@@ -4,10 +4,10 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use forwarder::{Deliver, ExchangeError, ExchangeId};
 
-use crate::server_state::Running;
+use crate::server_state::ServerState;
 
 /// Delivers results of exchanges from tokio's threads to the workers' inboxes.
-pub struct StreamResults(OnceLock<Weak<Running>>);
+pub struct StreamResults(OnceLock<Weak<ServerState>>);
 
 impl StreamResults {
     /// Drops results until the server runs.
@@ -16,7 +16,7 @@ impl StreamResults {
     }
 
     /// Delivers to the workers of this server from now on.
-    pub fn serves(&self, running: &Arc<Running>) {
+    pub fn serves(&self, running: &Arc<ServerState>) {
         let _ = self.0.set(Arc::downgrade(running));
     }
 }

@@ -20,7 +20,7 @@ use super::connection_state::{Activity, ConnectionState};
 use super::cpu_budget::MOMENT;
 use super::tls::Tls;
 use crate::receive_counts::ReceiveCounter;
-use crate::server_state::Running;
+use crate::server_state::ServerState;
 use plugin::endpoint::Endpoint;
 use plugins::timeouts::TimeoutsSpec;
 use transfer::Transfer;
@@ -32,7 +32,7 @@ pub(crate) struct Connection {
     /// The address that the client connected to.
     local: SocketAddr,
     peer: SocketAddr,
-    running: Arc<Running>,
+    running: Arc<ServerState>,
     shared: Arc<ConnectionState>,
     /// Counts messages of clients to this endpoint; `None` for a probe of our own.
     taken: Option<Arc<ReceiveCounter>>,
@@ -41,9 +41,9 @@ pub(crate) struct Connection {
     tls: Option<Box<Tls>>,
     /// Bytes received and not served: complete messages while the client does not read, else the
     /// start of one.
-    came: Vec<u8>,
-    /// When the first byte of `came`, or of its first TLS record, was received.
-    came_at: Instant,
+    received: Vec<u8>,
+    /// When the first byte of `received`, or of its first TLS record, was received.
+    received_at: Instant,
     /// Bytes to discard: the rest of a message that is too long and answered already.
     rest: usize,
     /// When the last message was served.
@@ -93,7 +93,7 @@ impl Connection {
         endpoint: Endpoint,
         local: SocketAddr,
         peer: SocketAddr,
-        running: Arc<Running>,
+        running: Arc<ServerState>,
         shared: Arc<ConnectionState>,
         stream: TcpStream,
         now: Instant,
@@ -109,8 +109,8 @@ impl Connection {
             taken,
             stream,
             tls: None,
-            came: Vec::new(),
-            came_at: now,
+            received: Vec::new(),
+            received_at: now,
             rest: 0,
             served_at: now,
             unsent: Vec::new(),
@@ -228,7 +228,7 @@ impl Connection {
             scratch.replies.clear();
             self.shared.take(&mut scratch.replies);
             if scratch.replies.is_empty() && self.transfer.is_none() {
-                let is_over = self.serve_what_came(scratch, now, until);
+                let is_over = self.serve_received(scratch, now, until);
                 if is_over && scratch.replies.is_empty() {
                     break;
                 }
@@ -284,16 +284,16 @@ impl Connection {
             return None;
         }
         let tls = self.tls.as_deref();
-        let half = !self.came.is_empty() || self.rest > 0 || tls.is_some_and(Tls::is_half);
+        let half = !self.received.is_empty() || self.rest > 0 || tls.is_some_and(Tls::is_half);
         let (since, limit) = match (half, served_once) {
             // The handshake as a whole has the time of one message.
             _ if tls.is_some_and(Tls::is_new) => (self.served_at, limits.read),
-            (true, _) => (self.came_at, limits.read),
+            (true, _) => (self.received_at, limits.read),
             (false, true) => (self.served_at, limits.idle),
             (false, false) => (self.served_at, limits.read),
         };
         if now >= since + limit {
-            self.came = Vec::new();
+            self.received = Vec::new();
             self.ending = true;
             return None;
         }
@@ -323,7 +323,7 @@ impl Connection {
     fn hold(&mut self, state: Activity, since: Instant) -> bool {
         self.shared.set_state(state, self.running.since_start_ms(since));
         let held =
-            self.came.capacity() + self.unsent.capacity() + self.tls.as_ref().map_or(0, |tls| tls.held());
+            self.received.capacity() + self.unsent.capacity() + self.tls.as_ref().map_or(0, |tls| tls.held());
         let held = held + self.transfer.as_ref().map_or(0, |transfer| transfer.held());
         if held != self.shared.held_by_task() {
             let connections = &self.running.connections;
@@ -379,19 +379,19 @@ impl Connection {
         if self.tls.as_ref().is_some_and(|tls| tls.is_finished()) {
             return Ok(0);
         }
-        let count = self.stream.try_read(&mut scratch.came)?;
+        let count = self.stream.try_read(&mut scratch.received)?;
         let Some(tls) = &mut self.tls else {
-            self.keep(&scratch.came[..count], now);
+            self.keep(&scratch.received[..count], now);
             return Ok(count);
         };
-        if count > 0 && self.came.is_empty() && !tls.is_half() {
-            self.came_at = now;
+        if count > 0 && self.received.is_empty() && !tls.is_half() {
+            self.received_at = now;
         }
         scratch.plain.clear();
         scratch.sealed.clear();
         let opened = match count {
             0 => Ok(()),
-            _ => tls.open(&scratch.came[..count], &mut scratch.plain, &mut scratch.sealed),
+            _ => tls.open(&scratch.received[..count], &mut scratch.plain, &mut scratch.sealed),
         };
         self.keep(&scratch.plain, now);
         // Messages of the handshake, or the alert that ends it.
@@ -411,29 +411,29 @@ impl Connection {
     }
 
     /// Keeps bytes of messages until they are served.
-    fn keep(&mut self, came: &[u8], now: Instant) {
-        let count = came.len();
+    fn keep(&mut self, received: &[u8], now: Instant) {
+        let count = received.len();
         let thrown = count.min(self.rest);
         self.rest -= thrown;
-        let came = &came[thrown..];
-        if came.is_empty() {
+        let received = &received[thrown..];
+        if received.is_empty() {
             return;
         }
-        if self.came.is_empty() {
-            self.came_at = now;
+        if self.received.is_empty() {
+            self.received_at = now;
         }
         // Reserves as much as was received, whatever length the message announces; doubled, for
         // clients that send byte by byte.
-        if self.came.capacity() - self.came.len() < came.len() {
-            self.came.reserve_exact(came.len().max(self.came.len()));
+        if self.received.capacity() - self.received.len() < received.len() {
+            self.received.reserve_exact(received.len().max(self.received.len()));
         }
-        self.came.extend_from_slice(came);
+        self.received.extend_from_slice(received);
     }
 
     /// Serves complete messages, one at least, until there are enough replies, too many queries in
     /// flight, or the turn is over; true if the turn is over and messages are left.
-    fn serve_what_came(&mut self, scratch: &mut Buffers, now: Instant, until: Instant) -> bool {
-        let came = std::mem::take(&mut self.came);
+    fn serve_received(&mut self, scratch: &mut Buffers, now: Instant, until: Instant) -> bool {
+        let received = std::mem::take(&mut self.received);
         let mut at = 0;
         let (mut transfer, mut is_over) = (None, false);
         while !self.ending
@@ -441,7 +441,7 @@ impl Connection {
             && scratch.replies.len() < TOGETHER
             && self.shared.in_flight() < IN_FLIGHT
         {
-            let Some((length, rest)) = came[at..].split_first_chunk::<2>() else { break };
+            let Some((length, rest)) = received[at..].split_first_chunk::<2>() else { break };
             let length = usize::from(u16::from_be_bytes(*length));
             let Some(message) = rest.get(..length.min(MESSAGE_BYTES)) else { break };
             let read = clock::now();
@@ -462,10 +462,10 @@ impl Connection {
         }
         self.transfer = transfer;
         match at {
-            0 => self.came = came,
-            _ if !self.ending && at < came.len() => {
-                self.came = came[at..].to_vec();
-                self.came_at = now;
+            0 => self.received = received,
+            _ if !self.ending && at < received.len() => {
+                self.received = received[at..].to_vec();
+                self.received_at = now;
             }
             _ => {}
         }
@@ -474,7 +474,7 @@ impl Connection {
             self.served_at = now;
         }
         if at > 0 && self.rest > 0 {
-            self.came_at = now;
+            self.received_at = now;
         }
         is_over
     }

@@ -18,9 +18,9 @@ mod transfers;
 mod turns;
 
 use super::worker_tasks::{ASKS, Task};
-use super::{BindError, Endpoints, InFlight, Running, StreamResults};
+use super::{BindError, Endpoints, InFlight, ServerState, StreamResults};
 use crate::failpoint::{HALTED, SICK, is_halted, turns};
-use configuration::{Configuration, Shared};
+use configuration::{Configuration, PersistentState};
 use forwarder::Streams;
 use logging::captured_log::CapturedLog;
 use logging::{Format, Logger};
@@ -59,7 +59,7 @@ fn a_packet_that_panics_in_the_gate_costs_no_other_of_its_batch() {
     let [one, bad, two] = &clients[..] else { unreachable!() };
     assert_eq!([one, two].map(rcode), [Some(NOERROR); 2]);
     let (panics, restarts) = scene.counted();
-    assert_eq!(panics - restarts, 2, "to serve it, and to tell of it");
+    assert_eq!(panics - restarts, 2, "to serve it, and to report it");
     // The next query gets its own reply.
     bad.send(&packet("panic-packet.example")).unwrap();
     assert_eq!((rcode(bad), scene.counted()), (Some(SERVFAIL), (panics + 1, restarts)));
@@ -88,8 +88,9 @@ fn a_log_line_that_panics_costs_neither_its_reply_nor_other_lines() {
     scene.wait("a panic for each", || (scene.counted().0 - before.0) - (scene.counted().1 - before.1) == 3);
 }
 
+/// A forwarder that panicked is not used again, and its waiters are answered.
 #[test]
-fn a_forwarder_that_panics_is_not_used_again_and_whoever_waits_in_it_is_told() {
+fn panicked_forwarder_answers_waiters() {
     // When a query is sent, when a truncated reply is repeated over TCP, and when a timer repeats
     // the query.
     for place in ["send", "exchange", "again"] {
@@ -123,8 +124,9 @@ fn a_forwarder_that_panics_is_not_used_again_and_whoever_waits_in_it_is_told() {
     }
 }
 
+/// A query that waits for two subqueries is answered if the forwarder of these panics.
 #[test]
-fn a_query_that_waits_for_two_others_is_told_where_the_forwarder_that_asks_them_panics() {
+fn suspended_query_answered_after_panic() {
     let answer = |target: &str| format!("answer \"{{{{ .Name }}}} 60 IN CNAME {target}.example.\"");
     let template = format!("template IN A two {{\n{}\n{}\n}}", answer("silent-one"), answer("silent-two"));
     let scene = Scene::with(1, "", &template);
@@ -150,7 +152,7 @@ fn an_upstreams_reply_that_panics_costs_its_own_query_alone() {
     }
     // A panic in the error report too leaves the client without a reply.
     let lost = scene.client();
-    lost.send(&packet("panic-tell.example")).unwrap();
+    lost.send(&packet("panic-deliver.example")).unwrap();
     scene.wait("the panic", || scene.counted() == (6, 0));
     scene.wait("its place", || scene.in_flight() == 1);
     assert_eq!(scene.ask("good.example"), Some(NOERROR));
@@ -173,8 +175,10 @@ fn letters_behind_one_that_panics_are_read() {
     }
 }
 
+/// Queries beyond the limit of a worker's queue are answered with a failure, and the others are
+/// forwarded.
 #[test]
-fn queries_beyond_what_may_wait_for_a_worker_are_told_so_and_the_others_are_asked() {
+fn queue_limit_answers_excess_queries() {
     let scene = Scene::start(1, "max_concurrent 9000");
     HALTED.lock().unwrap().push(scene.running.shared.probe);
     let streams: Vec<TcpStream> = (0..65)
@@ -279,7 +283,7 @@ fn what_waits_at_an_address_that_a_reload_closes_is_answered_a_batch_in_each_tur
 /// `silent`.
 struct Scene {
     server: Option<Server>,
-    running: Arc<Running>,
+    running: Arc<ServerState>,
     at: SocketAddr,
     asked: Arc<Mutex<Vec<Vec<u8>>>>,
     log: CapturedLog,
@@ -387,7 +391,7 @@ impl Scene {
 
 /// The listeners and workers of a server, without pages, files and signals.
 struct Server {
-    running: Arc<Running>,
+    running: Arc<ServerState>,
     endpoints: Endpoints,
     workers: Vec<thread::JoinHandle<()>>,
     handle: &'static Handle,
@@ -403,12 +407,13 @@ impl Server {
         let start = clock::now();
         let spec = scene::spec(corefile).unwrap();
         let workers = plugins::multisocket::sockets(&spec);
-        let (shared, _) = Shared::new(1 << 20, workers + 1, handle, logger.clone(), start);
+        let (shared, _) = PersistentState::new(1 << 20, workers + 1, handle, logger.clone(), start);
         let configuration = Configuration::build(&spec, &shared, &|_| Ok(Vec::new())).unwrap();
         let delivery = StreamResults::new();
         let streams = Streams::new(handle.clone(), delivery.clone());
-        let running =
-            Arc::new(Running::new(configuration, shared, workers, streams, logger, fatal, start).unwrap());
+        let running = Arc::new(
+            ServerState::new(configuration, shared, workers, streams, logger, fatal, start).unwrap(),
+        );
         delivery.serves(&running);
         let mut endpoints = Endpoints::new(AddressPolicy::LinkLocal, handover::InheritedSockets::default());
         let configuration = running.configuration.load_full();

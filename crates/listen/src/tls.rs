@@ -15,7 +15,7 @@ use rustls::unbuffered::{
 pub(crate) struct Tls {
     stage: Stage,
     /// Incomplete records, or messages of the handshake.
-    came: Vec<u8>,
+    received: Vec<u8>,
     progress: Progress,
     /// Bytes of the client's certificates, which rustls keeps.
     certificates: usize,
@@ -47,7 +47,12 @@ pub(crate) struct TlsBroken;
 
 impl Tls {
     pub(crate) fn new(handshakes: Handshakes) -> Self {
-        Self { stage: Stage::Hello(handshakes), came: Vec::new(), progress: Progress::New, certificates: 0 }
+        Self {
+            stage: Stage::Hello(handshakes),
+            received: Vec::new(),
+            progress: Progress::New,
+            certificates: 0,
+        }
     }
 
     /// Decrypts bytes of the socket. Appends the client's bytes to `plain`, and TLS's own messages
@@ -63,18 +68,18 @@ impl Tls {
         }
         let opened = self.take(octets, plain, out);
         if opened.is_err() {
-            (self.came, self.progress) = (Vec::new(), Progress::Broken);
+            (self.received, self.progress) = (Vec::new(), Progress::Broken);
         }
         opened
     }
 
     fn take(&mut self, octets: &[u8], plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<(), TlsBroken> {
-        let mut came = std::mem::take(&mut self.came);
-        came.reserve_exact(octets.len());
-        came.extend_from_slice(octets);
+        let mut received = std::mem::take(&mut self.received);
+        received.reserve_exact(octets.len());
+        received.extend_from_slice(octets);
         if let Stage::Hello(handshakes) = &self.stage {
-            let Some(config) = choose(handshakes, &came) else {
-                self.came = came;
+            let Some(config) = choose(handshakes, &received) else {
+                self.received = received;
                 return Ok(());
             };
             let connection = UnbufferedServerConnection::new(config).map_err(|_| TlsBroken)?;
@@ -84,7 +89,7 @@ impl Tls {
         let (mut from, mut result) = (0, Ok(()));
         loop {
             let UnbufferedStatus { mut discard, state, .. } =
-                connection.process_tls_records(&mut came[from..]);
+                connection.process_tls_records(&mut received[from..]);
             let goes_on = match state {
                 Ok(ConnectionState::ReadTraffic(mut traffic)) => {
                     while let Some(Ok(record)) = traffic.next_record() {
@@ -128,11 +133,11 @@ impl Tls {
             }
         }
         if self.progress == Progress::Finished {
-            came = Vec::new();
+            received = Vec::new();
         } else if from > 0 {
-            came = came[from..].to_vec();
+            received = received[from..].to_vec();
         }
-        self.came = came;
+        self.received = received;
         if self.certificates == 0
             && let Some(certificates) = connection.peer_certificates()
         {
@@ -162,7 +167,7 @@ impl Tls {
             }
             // The handshake has not begun.
             let Stage::Chosen(connection) = &mut self.stage else { return Err(TlsBroken) };
-            let UnbufferedStatus { discard, state, .. } = connection.process_tls_records(&mut self.came);
+            let UnbufferedStatus { discard, state, .. } = connection.process_tls_records(&mut self.received);
             let written = match state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     grow(out, |room| match data.encode(room) {
@@ -189,7 +194,7 @@ impl Tls {
                     return Err(TlsBroken);
                 }
             };
-            self.came.drain(..discard);
+            self.received.drain(..discard);
             if written {
                 return Ok(());
             }
@@ -208,7 +213,7 @@ impl Tls {
 
     /// Whether part of a record was received.
     pub(crate) fn is_half(&self) -> bool {
-        self.is_in_handshake() || !self.came.is_empty()
+        self.is_in_handshake() || !self.received.is_empty()
     }
 
     /// Whether the client sends no more.
@@ -218,7 +223,7 @@ impl Tls {
 
     /// Bytes held for this client, without those that every connection has.
     pub(crate) fn held(&self) -> usize {
-        self.came.capacity() + self.certificates
+        self.received.capacity() + self.certificates
     }
 }
 

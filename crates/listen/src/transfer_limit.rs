@@ -64,8 +64,9 @@ const LONGEST: Duration = Duration::from_secs(600);
 mod tests {
     use super::*;
 
+    /// No client takes all slots, and each slot is returned.
     #[test]
-    fn no_client_takes_all_places_and_each_comes_back() {
+    fn transfer_slots_are_returned() {
         let (transfers, now) = (Arc::<TransferLimit>::default(), clock::now());
         let client = |last: u8| IpAddr::from([192, 0, 2, last]);
         let mut slots: Vec<Slot> = Vec::new();

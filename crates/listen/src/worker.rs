@@ -29,7 +29,7 @@ use super::listen_socket::OpenSocket;
 use super::token::{INBOX, UPSTREAM};
 use super::waiter::{Miss, Waiter};
 use super::worker_tasks::{A_TURN, InFlight, Task};
-use crate::server_state::Running;
+use crate::server_state::ServerState;
 use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 use query::serve::{self, Observed, Outcome};
@@ -42,7 +42,7 @@ use query::serve::{self, Observed, Outcome};
 ///
 /// # Errors
 /// The thread could not be created.
-pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHandle<()>> {
+pub fn spawn(running: Arc<ServerState>, index: usize) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
         // If the kernel refuses it a wake-up may take up to a scheduler tick longer.
         let _ = sockets::set_time_slice(SLICE);
@@ -86,7 +86,7 @@ struct Outliving {
 
 struct Worker {
     index: usize,
-    running: Arc<Running>,
+    running: Arc<ServerState>,
     epoll: Epoll,
     forwarder: Forwarder<Waiter>,
     egress: Egress,
@@ -108,7 +108,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(running: &Arc<Running>, index: usize, outliving: Outliving) -> io::Result<Self> {
+    fn new(running: &Arc<ServerState>, index: usize, outliving: Outliving) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(running.inboxes[index].waker(), INBOX)?;
         let mut egress = Egress::new(running.clone(), index);

@@ -181,8 +181,9 @@ mod tests {
         ExchangeId::from_bits(n)
     }
 
+    /// Queued replies are bounded in bytes; lost ones are reported in their order.
     #[test]
-    fn replies_that_wait_are_bounded_in_octets_and_what_is_lost_is_told_in_their_order() {
+    fn queued_replies_are_bounded() {
         let inbox = Inbox::new().unwrap();
         let (mut tasks, fits) = (VecDeque::new(), RESULT_OCTETS / 60_000);
         for _ in 0..2 {

@@ -307,8 +307,9 @@ mod tests {
         );
     }
 
+    /// Native buckets are encoded as spans and deltas.
     #[test]
-    fn native_buckets_are_told_by_runs_and_differences() {
+    fn native_buckets_use_spans_and_deltas() {
         let native =
             NativeCounts { zero: 1, buckets: [(-3, 2), (0, 5), (1, 5), (5, 1)].into_iter().collect() };
         let mut out = Vec::new();

@@ -78,7 +78,7 @@ impl<'z> Zone<'z> {
             let rcode = Rcode(at as u16).to_string();
             let mut written = self.sum(|counters| &counters.responses[at]);
             let failed = self.sum(|counters| &counters.failures[at]);
-            let mut say = |plugin, total| {
+            let mut count = |plugin, total| {
                 let own = [("rcode", rcode.as_str()), ("plugin", plugin)];
                 counted(into, names::DNS_RESPONSES, &[server, zone, view, own[0], own[1]], total);
             };
@@ -86,9 +86,9 @@ impl<'z> Zone<'z> {
             if self.labels.plugin.is_empty() {
                 written += failed;
             } else {
-                say("", failed);
+                count("", failed);
             }
-            say(self.labels.plugin, written);
+            count(self.labels.plugin, written);
         }
         let seconds = DURATIONS.map(|nanos| nanos as f64 / 1e9);
         let native = self.native.as_ref().map(|sums| &sums.durations);

@@ -48,7 +48,7 @@ pub struct Evaluation<'h, 'a> {
     tables: &'a mut HostsGuard<'h>,
     query: &'a Query<'a>,
     /// The answers of upstreams so far.
-    found: Vec<Arc<SubqueryAnswer>>,
+    answers: Vec<Arc<SubqueryAnswer>>,
     /// Resources that earlier evaluations used.
     spent: Usage,
     /// Subqueries that may still be evaluated.
@@ -63,7 +63,7 @@ pub struct Evaluation<'h, 'a> {
     /// client's question or a candidate for it ([`Subqueries::resolve_below`]).
     at_target: bool,
     /// The subqueries so far, each once.
-    wishes: Vec<(SubqueryKey, SubqueryState)>,
+    subqueries: Vec<(SubqueryKey, SubqueryState)>,
     /// The middleware that may issue subqueries now: zone and index.
     at: Option<(&'h Arc<ServedZone>, usize)>,
     /// How long an upstream may take; zero asks none.
@@ -79,13 +79,13 @@ pub struct Evaluation<'h, 'a> {
 pub struct NeedsUpstream;
 
 impl<'h, 'a> Evaluation<'h, 'a> {
-    /// An evaluation with the answers `found` so far and the resources `spent` before.
+    /// An evaluation with the `answers` so far and the resources `spent` before.
     pub fn new(
         route: &'h Arc<Route>,
         context: &'a QueryContext<'a>,
         tables: &'a mut HostsGuard<'h>,
         query: &'a Query<'a>,
-        found: Vec<Arc<SubqueryAnswer>>,
+        answers: Vec<Arc<SubqueryAnswer>>,
         spent: Usage,
     ) -> Self {
         Self {
@@ -93,14 +93,14 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             context,
             tables,
             query,
-            found,
+            answers,
             spent,
-            left: MAX_WISHES,
+            left: MAX_SUBQUERIES,
             room: 0,
             comparable: 0,
             counts: Vec::new(),
             at_target: false,
-            wishes: Vec::new(),
+            subqueries: Vec::new(),
             at: None,
             patience: forwarder::DEADLINE,
             refreshes: Vec::new(),
@@ -124,7 +124,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         mut inbound: Inbound<'h, 'a>,
         stop: Stop<'h>,
     ) -> Result<Evaluated, NeedsUpstream> {
-        self.wishes.push((SubqueryKey::new(EntryPoint::Top, self.query), SubqueryState::InProgress));
+        self.subqueries.push((SubqueryKey::new(EntryPoint::Top, self.query), SubqueryState::InProgress));
         self.room = inbound.zone.block.envelope.size.limit(self.query, self.context.proto);
         self.comparable = MAX_COMPARED * self.room;
         let end = self.evaluate(&mut inbound, stop);
@@ -139,8 +139,8 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     /// # Errors
     /// If this client's suspended queries hold too much memory.
     pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<PendingLookups<'h>>, Failure> {
-        let who = ClientId::of(client_number(self.context.client().ip()));
-        let suspended = SuspendedQuery::new(who, self.query, zone, self.route, self.found, self.spent)?;
+        let client = ClientId::of(client_number(self.context.client().ip()));
+        let suspended = SuspendedQuery::new(client, self.query, zone, self.route, self.answers, self.spent)?;
         Ok(Box::new(PendingLookups {
             asked: self.missing,
             refreshes: self.refreshes,
@@ -169,26 +169,26 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 Stop::Needs(needs) => {
                     self.at = Some((zone, inbound.next));
                     let inward =
-                        needs.resume(&mut inbound.sought, self.context, self).ok_or(NeedsUpstream)?;
+                        needs.resume(&mut inbound.effective, self.context, self).ok_or(NeedsUpstream)?;
                     stop = inbound.resume(inward, self.context);
                 }
                 Stop::Sources => {
-                    let (message, failure) = self.below(zone, &inbound.sought.query())?;
+                    let (message, failure) = self.below(zone, &inbound.effective.query())?;
                     rcode_below = failure.is_none().then_some(message.rcode);
                     break (message, failure);
                 }
                 Stop::Answer(message) => break (message, None),
                 Stop::Fail(failure) => {
-                    break (Box::new(failed(inbound.sought.client_query(), &failure)), Some(failure));
+                    break (Box::new(failed(inbound.effective.client_query(), &failure)), Some(failure));
                 }
                 Stop::Silence => return Ok(Evaluated::Drop),
             }
         };
-        let Inbound { sought, backs, .. } = inbound;
+        let Inbound { effective, backs, .. } = inbound;
         // RD is the client's, whether or not the effective query had it.
         message.flags = message.flags & !Flags::RD | self.query.flags.0 & Flags::RD;
         // An answer to another question, or its denial, does not authenticate the client's.
-        if sought.has_other_question() {
+        if effective.has_other_question() {
             message.clear_ad();
         }
         for (index, back) in backs.iter().rev() {
@@ -196,7 +196,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 continue;
             }
             self.at = Some((zone, *index));
-            if back.on_response(sought, self.context, &mut message, self) == HookResult::Waiting
+            if back.on_response(effective, self.context, &mut message, self) == HookResult::Waiting
                 && !self.missing.is_empty()
             {
                 return Err(NeedsUpstream);
@@ -215,20 +215,20 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         query: &Query<'_>,
     ) -> Result<(Box<Message>, Option<Failure>), NeedsUpstream> {
         let key = LookupKey::new(zone, query);
-        let known = self.found.iter().find(|found| found.key() == key).cloned();
-        let found = match known {
-            Some(found) => found,
+        let known = self.answers.iter().find(|answer| answer.key() == key).cloned();
+        let answer = match known {
+            Some(answer) => answer,
             None if self.missing.iter().any(|asked| asked.is_for(&key)) => return Err(NeedsUpstream),
             None => {
-                let found = self.look_up(zone, query)?;
-                self.found.push(found.clone());
-                found
+                let answer = self.look_up(zone, query)?;
+                self.answers.push(answer.clone());
+                answer
             }
         };
-        let packed = found.result.as_ref().map_err(Clone::clone);
+        let packed = answer.result.as_ref().map_err(Clone::clone);
         let (mut message, failure) = match packed.and_then(|packed| self.decode(packed)) {
-            Ok(message) if found.follow == FollowCnames::No => (message, None),
-            Ok(message) => self.follow(query, &message, found.follow)?,
+            Ok(message) if answer.follow == FollowCnames::No => (message, None),
+            Ok(message) => self.follow(query, &message, answer.follow)?,
             Err(failure) => (failed(query, &failure), Some(failure)),
         };
         if query.overrides.has_subnet() {
@@ -330,16 +330,16 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             }
             let Some(target) = rr.target() else { continue };
             // Continues, so that all targets are looked up at the same time.
-            let Some(wish) = self.resolve(&target, query.rtype, Class::IN) else {
+            let Some(result) = self.resolve(&target, query.rtype, Class::IN) else {
                 missing = true;
                 continue;
             };
             // The client resolves a name that no server block serves.
-            if matches!(wish, SubqueryResult::Failed(Failure::NoZone)) {
+            if matches!(result, SubqueryResult::Failed(Failure::NoZone)) {
                 continue;
             }
-            wish.extend_ede(&mut whole.options);
-            match wish {
+            result.extend_ede(&mut whole.options);
+            match result {
                 SubqueryResult::Answer(answer) => {
                     if !matches!(answer.rcode, Rcode::NOERROR | Rcode::NXDOMAIN) {
                         why = Some(Failure::Target(answer.rcode));
@@ -373,25 +373,25 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let is_target = from.is_none();
         let entry = from.map_or(EntryPoint::Top, |(zone, step)| EntryPoint::Step(zone.block.id, step));
         let key = SubqueryKey::new(entry, query);
-        if let Some((_, known)) = self.wishes.iter().find(|(other, _)| *other == key) {
+        if let Some((_, known)) = self.subqueries.iter().find(|(other, _)| *other == key) {
             return match known {
                 SubqueryState::InProgress => Some(SubqueryResult::Failed(Failure::Circle)),
                 SubqueryState::NeedsUpstream => None,
-                SubqueryState::Done(wish) => Some(wish.clone()),
+                SubqueryState::Done(done) => Some(done.clone()),
             };
         }
         let above = self.at_target;
         let Some(left) = self.left.checked_sub(usize::from(above || is_target)) else {
-            return Some(SubqueryResult::Failed(Failure::TooManyNames(MAX_WISHES)));
+            return Some(SubqueryResult::Failed(Failure::TooManyNames(MAX_SUBQUERIES)));
         };
         self.left = left;
-        let (place, at) = (self.wishes.len(), self.at);
-        self.wishes.push((key, SubqueryState::InProgress));
+        let (place, at) = (self.subqueries.len(), self.at);
+        self.subqueries.push((key, SubqueryState::InProgress));
         self.at_target |= is_target;
         let end = match from.map_or_else(|| self.route.find(query).map(|zone| (zone, 0)), Ok) {
             Ok((zone, step)) => {
                 let mut inbound = Inbound::new(zone, query, step, usize::MAX);
-                inbound.sought.is_target = self.at_target;
+                inbound.effective.is_target = self.at_target;
                 let stop = inbound.run(self.context);
                 self.evaluate(&mut inbound, stop)
             }
@@ -399,7 +399,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         };
         self.at_target = above;
         self.at = at;
-        let wish = match end {
+        let result = match end {
             // A copy is kept for a repetition.
             Ok(Evaluated::Answer(message, None)) => Some(match self.spend(message.records.len()) {
                 Ok(()) => SubqueryResult::Answer(message),
@@ -409,8 +409,8 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Ok(Evaluated::Drop) => Some(SubqueryResult::Failed(Failure::Dropped)),
             Err(NeedsUpstream) => None,
         };
-        self.wishes[place].1 = wish.clone().map_or(SubqueryState::NeedsUpstream, SubqueryState::Done);
-        wish
+        self.subqueries[place].1 = result.clone().map_or(SubqueryState::NeedsUpstream, SubqueryState::Done);
+        result
     }
 }
 
@@ -420,10 +420,10 @@ impl Subqueries for Evaluation<'_, '_> {
         self.subquery(None, &Query { question: &question, name: *name, rtype, class, ..*self.query })
     }
 
-    fn resolve_below(&mut self, sought: &EffectiveQuery<'_>, name: &Name) -> Option<SubqueryResult> {
+    fn resolve_below(&mut self, effective: &EffectiveQuery<'_>, name: &Name) -> Option<SubqueryResult> {
         let (zone, step) = self.at?;
-        let question = question(name, sought.rtype(), sought.class());
-        let query = Query { question: &question, name: *name, ..sought.query() };
+        let question = question(name, effective.rtype(), effective.class());
+        let query = Query { question: &question, name: *name, ..effective.query() };
         self.subquery(Some((zone, step + 1)), &query)
     }
 
@@ -480,7 +480,7 @@ const MAX_COMPARED: usize = 16;
 const MAX_ASKED: usize = 8;
 /// Subqueries and CNAMEs that are evaluated for one client's query; limits the cost of answers from
 /// memory.
-const MAX_WISHES: usize = 32;
+const MAX_SUBQUERIES: usize = 32;
 /// Records decoded or copied for one client's query over all its evaluations: four messages of 64
 /// KiB have no more. An answer that needs a subquery is decoded twice, the first of a chain of nine
 /// ten times; that many records would take a worker a tenth of a second.

@@ -14,7 +14,7 @@ pub(crate) struct Inbound<'h, 'q> {
     /// A zone of the block with the middleware.
     pub(crate) zone: &'h Arc<ServedZone>,
     /// The query as the middleware so far has changed it.
-    pub(crate) sought: EffectiveQuery<'q>,
+    pub(crate) effective: EffectiveQuery<'q>,
     /// Hooks for the answer with the index of their middleware, outermost first.
     pub(crate) backs: Vec<(usize, Box<dyn ResponseHook + 'h>)>,
     /// Index of the middleware that runs next, or that needs a subquery.
@@ -45,7 +45,7 @@ impl<'h, 'q> Inbound<'h, 'q> {
     {
         Self {
             zone,
-            sought: EffectiveQuery::new(query, &zone.server, false),
+            effective: EffectiveQuery::new(query, &zone.server, false),
             backs: Vec::new(),
             next,
             counted,
@@ -64,9 +64,9 @@ impl<'h, 'q> Inbound<'h, 'q> {
     /// Runs the rest of the middleware.
     pub(crate) fn run(&mut self, context: &QueryContext<'_>) -> Stop<'h> {
         while let Some(step) = self.zone.block.pipeline.steps().get(self.next) {
-            self.sought.counts = self.next >= self.counted;
+            self.effective.counts = self.next >= self.counted;
             self.counted = self.counted.max(self.next + 1);
-            let inward = step.on_query(&mut self.sought, context);
+            let inward = step.on_query(&mut self.effective, context);
             if let Some(stop) = self.take(inward) {
                 return stop;
             }
@@ -81,7 +81,7 @@ impl<'h, 'q> Inbound<'h, 'q> {
 
     /// Whether the middleware leaves the query and its answer as they are.
     pub(crate) fn is_unchanged(&self, stop: &Stop<'_>) -> bool {
-        matches!(stop, Stop::Sources) && self.backs.is_empty() && self.sought.is_unchanged()
+        matches!(stop, Stop::Sources) && self.backs.is_empty() && self.effective.is_unchanged()
     }
 
     fn take(&mut self, inward: OnQuery<'h>) -> Option<Stop<'h>> {

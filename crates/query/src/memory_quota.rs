@@ -8,21 +8,21 @@ use client_quota::{ClientId, ClientQuota};
 #[derive(Debug)]
 pub struct MemoryPermit {
     of_all: Arc<ClientQuota>,
-    who: ClientId,
+    client: ClientId,
     octets: u32,
 }
 
 impl MemoryPermit {
     /// Accounts for these bytes; `None` if the client would hold too much.
-    pub fn take(of_all: &Arc<ClientQuota>, who: ClientId, octets: usize) -> Option<Self> {
+    pub fn take(of_all: &Arc<ClientQuota>, client: ClientId, octets: usize) -> Option<Self> {
         let octets = u32::try_from(octets).ok()?;
-        of_all.acquire_many(who, octets).then(|| Self { of_all: of_all.clone(), who, octets })
+        of_all.acquire_many(client, octets).then(|| Self { of_all: of_all.clone(), client, octets })
     }
 }
 
 impl Drop for MemoryPermit {
     fn drop(&mut self) {
-        self.of_all.release_many(self.who, self.octets);
+        self.of_all.release_many(self.client, self.octets);
     }
 }
 

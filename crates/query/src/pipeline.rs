@@ -158,24 +158,24 @@ impl Pipeline {
     }
 
     /// The plugin at which such a query would end, and why.
-    pub fn explain(&self, sought: &mut EffectiveQuery<'_>, zone: &Name) -> (Cow<'static, str>, String) {
+    pub fn explain(&self, effective: &mut EffectiveQuery<'_>, zone: &Name) -> (Cow<'static, str>, String) {
         let mut passed = String::new();
         for (step, name) in self.steps.iter().zip(&self.step_names) {
-            if let Some(end) = end(name, step.explain(sought, None), &mut passed) {
+            if let Some(end) = end(name, step.explain(effective, None), &mut passed) {
                 return end;
             }
         }
-        let query = &sought.query();
-        if matches!(sought.client_query().rtype, RType::AXFR | RType::IXFR) {
-            return self.explain_transfer(sought, passed);
+        let query = &effective.query();
+        if matches!(effective.client_query().rtype, RType::AXFR | RType::IXFR) {
+            return self.explain_transfer(effective, passed);
         }
         if let Some(end) = ends(&self.sources, query, &mut passed) {
             return end;
         }
         if let Some(forwarding) = &self.forwarding
-            && let Some((who, why)) = forwarding.explain(query)
+            && let Some((plugin, why)) = forwarding.explain(query)
         {
-            return (who, passed + &why);
+            return (plugin, passed + &why);
         }
         if let Some(end) = ends(&self.tail, query, &mut passed) {
             return end;
@@ -192,9 +192,14 @@ impl Pipeline {
     }
 
     /// The same for a transfer: see [`of_zone`](Self::of_zone).
-    fn explain_transfer(&self, sought: &EffectiveQuery<'_>, passed: String) -> (Cow<'static, str>, String) {
-        let (query, asked) = (sought.query(), sought.client_query());
-        let is_unchanged = (query.name, query.rtype, query.class) == (asked.name, asked.rtype, asked.class);
+    fn explain_transfer(
+        &self,
+        effective: &EffectiveQuery<'_>,
+        passed: String,
+    ) -> (Cow<'static, str>, String) {
+        let (query, client_query) = (effective.query(), effective.client_query());
+        let is_unchanged = (query.name, query.rtype, query.class)
+            == (client_query.name, client_query.rtype, client_query.class);
         let found =
             self.sources.iter().find_map(|NamedSource { name, source }| Some((*name, source.sends(&query)?)));
         match found.filter(|_| is_unchanged) {
@@ -224,8 +229,12 @@ fn ends(
 }
 
 /// This plugin and why, if the query ends here; else its explanation is appended to `passed`.
-fn end(name: &'static str, said: Explanation, passed: &mut String) -> Option<(Cow<'static, str>, String)> {
-    match said {
+fn end(
+    name: &'static str,
+    explanation: Explanation,
+    passed: &mut String,
+) -> Option<(Cow<'static, str>, String)> {
+    match explanation {
         Explanation::Ends(why) => return Some((name.into(), format!("{passed}{why}"))),
         Explanation::Passes(Some(why)) => *passed += &(why + "; "),
         Explanation::Passes(None) => {}
@@ -264,10 +273,10 @@ impl Forwarding {
     fn explain(&self, query: &Query<'_>) -> Option<(Cow<'static, str>, String)> {
         let Explanation::Ends(why) = self.forward_source.source.explain(query) else { return None };
         let keeps = |named: &&NamedSource| matches!(named.source.explain(query), Explanation::Ends(_));
-        let who = match self.cache_source.as_ref().filter(keeps) {
+        let plugin = match self.cache_source.as_ref().filter(keeps) {
             Some(kept) => format!("{}, else {}", kept.name, self.forward_source.name).into(),
             None => self.forward_source.name.into(),
         };
-        Some((who, why))
+        Some((plugin, why))
     }
 }

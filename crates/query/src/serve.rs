@@ -243,7 +243,7 @@ fn evaluate<'h, 'q>(
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
-    let (zone, query) = (inbound.zone, inbound.sought.client_query());
+    let (zone, query) = (inbound.zone, inbound.effective.client_query());
     let mut evaluation = Evaluation::new(&endpoint.route, context, tables, query, found, Usage::default());
     match evaluation.run_from(inbound, stop) {
         Ok(Evaluated::Answer(message, failure)) => {
@@ -403,7 +403,7 @@ fn entry<'s>(zone: &ServedZone, query: &'s Query<'_>, outcome: &Outcome, seen: &
         class: query.class,
         size: query.size,
         dnssec_ok: query.dnssec_ok(),
-        bufsize: zone.block.envelope.size.told(query.udp_limit()) as u16,
+        bufsize: zone.block.envelope.size.displayed(query.udp_limit()) as u16,
         rcode: outcome.rcode,
         flags: outcome.flags,
         rsize: outcome.response_size.into(),

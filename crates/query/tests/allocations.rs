@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
-use configuration::{Configuration, Shared};
+use configuration::{Configuration, PersistentState};
 use logging::{Format, LineRing, Logger};
 use plugin::endpoint::Endpoint;
 use plugin::{HostsGuard, QueryContext};
@@ -94,7 +94,7 @@ fn start() -> Instant {
 /// A configuration that takes queries as packets and discards replies.
 struct Scene {
     configuration: Configuration,
-    _shared: Shared,
+    _shared: PersistentState,
     lines: LineRing,
     out: Vec<u8>,
     now: Instant,
@@ -107,7 +107,7 @@ impl Scene {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let logger = Logger::start(format, std::io::sink()).unwrap();
         let now = start();
-        let (shared, _probes) = Shared::new(1 << 20, 2, runtime.handle(), logger.clone(), now);
+        let (shared, _probes) = PersistentState::new(1 << 20, 2, runtime.handle(), logger.clone(), now);
         let spec = scene::spec(COREFILE).unwrap_or_else(|error| panic!("{error}"));
         let configuration =
             Configuration::build(&spec, &shared, &|_| Ok(Vec::new())).unwrap_or_else(|e| panic!("{e}"));

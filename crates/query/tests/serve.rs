@@ -68,9 +68,9 @@ fn zone_requests_are_refused() {
             let (bytes, outcome) = reply(&scene, &sent);
             assert_eq!((outcome.rcode, outcome.zone, outcome.counted), (rcode, zone, true), "{what}");
             assert_eq!(outcome.response_size as usize, bytes.len(), "{what}");
-            assert_eq!(bytes[2] & 0xf8, 0x80 | sent[2] & 0x78, "{what}: QR and the opcode come back");
-            let told = bytes.windows(6).find_map(|at| at.strip_prefix(b"\0\x0f\0\x02\0")?.first());
-            assert_eq!(told.copied(), ede, "{what}");
+            assert_eq!(bytes[2] & 0xf8, 0x80 | sent[2] & 0x78, "{what}: QR and the opcode are returned");
+            let ede_code = bytes.windows(6).find_map(|at| at.strip_prefix(b"\0\x0f\0\x02\0")?.first());
+            assert_eq!(ede_code.copied(), ede, "{what}");
             // Not logged as an error: any client can cause it.
             assert!(outcome.failure.is_none_or(|failure| zone.is_none() || !failure.is_error()), "{what}");
         }
@@ -181,8 +181,8 @@ fn failure_clears_the_reply() {
     let sent = scene.send(AT, &packet("a", RType::A, Some(&[])));
     assert_eq!(sent.to_string(), "SERVFAIL");
     let Sent::Reply(reply) = &sent else { panic!("no reply") };
-    let told = b"\0\x0f\0\x2c\0\0a plugin of the server block has no answer";
-    assert!(reply.1.ends_with(told), "{:?}", reply.1);
+    let option = b"\0\x0f\0\x2c\0\0a plugin of the server block has no answer";
+    assert!(reply.1.ends_with(option), "{:?}", reply.1);
 }
 
 #[test]
@@ -219,10 +219,10 @@ fn log_and_metrics_see_the_reply() {
             seen.nanos,
         );
         log(zone, &outcome, &seen, &query, &mut lines);
-        let mut told: Vec<String> =
+        let mut logged_lines: Vec<String> =
             scene.log.read(&scene.shared.logger).lines().map(|line| format!("{line}\n")).collect();
-        told.sort();
-        assert_eq!(told.concat(), line);
+        logged_lines.sort();
+        assert_eq!(logged_lines.concat(), line);
     }
     let zone = &scene.configuration.zones[0].counters.as_ref().unwrap()[0];
     let requests: u64 = zone.requests.iter().flatten().flatten().map(|counter| counter.get()).sum();

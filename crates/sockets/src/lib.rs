@@ -2,7 +2,7 @@
 //! library lacks. Linux only.
 //!
 //! Knows addresses, bytes and file descriptors. Must not know DNS, configuration, metrics or tokio,
-//! and imports no other crate of the workspace. The only crate with unsafe code: every block says
+//! and imports no other crate of the workspace. The only crate with unsafe code: every block states
 //! why it is sound.
 
 mod after_error;

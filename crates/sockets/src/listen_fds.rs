@@ -39,6 +39,6 @@ mod tests {
         let own = std::fs::File::open("/dev/null").expect("it is there");
         assert!(take(own.as_raw_fd()).is_none());
         assert!(take(9999).is_none());
-        assert!(inherited(0, 3).is_empty(), "standard input is nobody's to take");
+        assert!(inherited(0, 3).is_empty(), "standard input is never inherited as a socket");
     }
 }

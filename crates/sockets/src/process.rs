@@ -132,17 +132,17 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri has no such call")]
     fn own_file_table_is_separate() {
         let shared = File::open("/dev/zero").expect("every machine has it");
-        let (say, said) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let thread = spawn_with_own_files("apart", move || {
             let own = File::open("/dev/null").expect("every machine has it");
             let open = read_dir("/proc/thread-self/fd").expect("it is there").flatten();
             // The last one reads the directory.
             let open: Vec<_> = open.filter_map(|file| fs::read_link(file.path()).ok()).collect();
-            say.send((own.as_raw_fd(), open)).expect("it is waited for");
+            sender.send((own.as_raw_fd(), open)).expect("it is waited for");
             let _ = ended.recv();
         });
-        let (number, open) = said.recv().expect("it says so");
+        let (number, open) = receiver.recv().expect("it sends them");
         assert!(!open.iter().any(|file| file.as_os_str() == "/dev/zero"), "{open:?}");
         let here = fs::read_link(format!("/proc/thread-self/fd/{number}")).ok();
         assert_ne!(here.as_deref(), Some("/dev/null".as_ref()));

@@ -256,8 +256,11 @@ mod tests {
             assert_eq!((peer.address(), peer.port()), (addr, addr.port()));
             assert_eq!(peer.length(), if addr.is_ipv4() { 16 } else { 28 }, "{text}");
         }
-        let nobody = Peer(SockAddr::empty());
-        assert_eq!((nobody.address(), nobody.port()), ("0.0.0.0:0".parse().expect("a socket address"), 0));
+        let unspecified = Peer(SockAddr::empty());
+        assert_eq!(
+            (unspecified.address(), unspecified.port()),
+            ("0.0.0.0:0".parse().expect("a socket address"), 0)
+        );
     }
 
     #[test]

@@ -114,8 +114,8 @@ mod tests {
                 server.write_all(&reply(id)).await.unwrap();
             };
             let query = asked();
-            let (said, ()) = tokio::join!(over_stream(&mut client, &query), answering);
-            assert_eq!(said.map_err(|error| error.kind()), heard);
+            let (result, ()) = tokio::join!(over_stream(&mut client, &query), answering);
+            assert_eq!(result.map_err(|error| error.kind()), heard);
         }
         let (mut client, server) = duplex(512);
         drop(server);

@@ -149,28 +149,28 @@ impl Resolver {
         within: Duration,
     ) -> Vec<(Question, LookupOutcome)> {
         let mut outcomes = Vec::with_capacity(questions.len());
-        self.round_telling(questions, within, |outcome| outcomes.push(outcome)).await;
+        self.round_with(questions, within, |outcome| outcomes.push(outcome)).await;
         outcomes
     }
 
     /// The same, but reports each outcome at once, so that a name without a reply does not delay others.
-    pub async fn round_telling(
+    pub async fn round_with(
         self: &Arc<Self>,
         questions: &[Question],
         within: Duration,
-        mut tell: impl FnMut((Question, LookupOutcome)),
+        mut on_result: impl FnMut((Question, LookupOutcome)),
     ) {
         let end = Instant::now() + within;
         let mut tasks = JoinSet::new();
         for &question in questions {
             if tasks.len() >= CONCURRENT {
-                tasks.join_next().await.and_then(Result::ok).into_iter().for_each(&mut tell);
+                tasks.join_next().await.and_then(Result::ok).into_iter().for_each(&mut on_result);
             }
             let resolver = self.clone();
             tasks.spawn(async move { (question, resolver.lookup(question, until(end)).await) });
         }
         while let Some(finished) = tasks.join_next().await {
-            finished.into_iter().for_each(&mut tell);
+            finished.into_iter().for_each(&mut on_result);
         }
     }
 

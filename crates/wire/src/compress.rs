@@ -373,7 +373,7 @@ mod tests {
         assert_eq!(rewrite(&reply, QUESTION, [0, 0, 301], &mut body), Err(Malformed::Long));
         assert!(body.len() < usize::from(u16::MAX) + 600, "{} octets were written", body.len());
         let mut answer = Answer::default();
-        assert_eq!(answer.read(&reply, QUESTION), Ok(()), "it goes on as it came");
+        assert_eq!(answer.read(&reply, QUESTION), Ok(()), "it is forwarded as received");
         assert_eq!(answer.body, reply[HEADER + QUESTION.len()..]);
     }
 }

@@ -214,7 +214,7 @@ mod tests {
     use proptest::prelude::*;
 
     const ASKED: &[u8] = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x03WWW\x07example\x03org\0\0\x01\0\x01";
-    const SOUGHT: &[u8] = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x01a\x02lo\x07Example\x03net\0\0\x01\0\x01";
+    const EFFECTIVE: &[u8] = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x01a\x02lo\x07Example\x03net\0\0\x01\0\x01";
 
     fn with_reply<T>(packet: &[u8], f: impl FnOnce(&Query<'_>, &mut Reply<'_>) -> T) -> T {
         let Verdict::Pass(query) = accept(packet) else { panic!("refused") };
@@ -242,7 +242,7 @@ mod tests {
     /// Data of unknown types stays as it is.
     #[test]
     fn decoded_names_keep_their_case() {
-        let message = with_reply(SOUGHT, |query, reply| {
+        let message = with_reply(EFFECTIVE, |query, reply| {
             fill(reply);
             Packed::new(query, reply).message(u16::MAX).unwrap()
         });
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn decoding_stops_at_the_limit() {
-        let packed = with_reply(SOUGHT, |query, reply| {
+        let packed = with_reply(EFFECTIVE, |query, reply| {
             fill(reply);
             Packed::new(query, reply)
         });
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn message_moves_to_another_question() {
-        let mut message = with_reply(SOUGHT, |query, reply| {
+        let mut message = with_reply(EFFECTIVE, |query, reply| {
             fill(reply);
             Packed::new(query, reply).message(u16::MAX).unwrap()
         });
@@ -336,15 +336,15 @@ mod tests {
         /// Decoding and encoding a reply of any content changes nothing.
         #[test]
         fn decode_encode_roundtrip(octets in prop::collection::vec(any::<u8>(), 0..120), counts in any::<[u8; 3]>()) {
-            let mut packet = SOUGHT.to_vec();
+            let mut packet = EFFECTIVE.to_vec();
             packet[2] |= 0x80;
             for (at, count) in [(7, counts[0] % 4), (9, counts[1] % 3), (11, counts[2] % 3)] {
                 packet[at] = count;
             }
             packet.extend_from_slice(&octets);
             let mut answer = Answer::default();
-            if answer.read(&packet, &SOUGHT[HEADER..]).is_ok() {
-                with_reply(SOUGHT, |query, reply| {
+            if answer.read(&packet, &EFFECTIVE[HEADER..]).is_ok() {
+                with_reply(EFFECTIVE, |query, reply| {
                     reply.push_answer(query, &answer);
                     if let Ok(message) = Packed::new(query, reply).message(u16::MAX) {
                         message.write(query, reply).unwrap();

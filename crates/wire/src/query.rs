@@ -54,7 +54,7 @@ impl Query<'_> {
     }
 
     /// Whether upstreams get the client's own subnet. Their answer then holds for that part of the
-    /// network, unless its scope says that it holds for all.
+    /// network, unless its scope is 0.
     pub fn forwards_client_subnet(&self) -> bool {
         self.edns.is_some_and(|edns| edns.client_subnet.is_some()) && !self.overrides.has_subnet()
     }

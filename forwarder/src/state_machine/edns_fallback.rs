@@ -3,8 +3,8 @@
 //!
 //! A query is sent with the client's subnet and the options that middleware added, then with our
 //! own OPT alone, then with none: each refusal is one step (RFC 6891, section 6.2.2 and section 7).
-//! Only a refusal of our own OPT says anything about an upstream: a client or the Corefile may have
-//! chosen bad options.
+//! Only a refusal of our own OPT proves anything about an upstream: a client or the Corefile may
+//! have chosen bad options.
 
 use std::time::Instant;
 

@@ -99,7 +99,7 @@ pub(super) struct Spare {
     pub(super) edns: EdnsLevel,
     /// Whether other upstreams are still to be tried because of it.
     pub(super) failover: bool,
-    /// Whether its rcode says that the upstream could not answer.
+    /// Whether its rcode means that the upstream could not answer.
     pub(super) bad: bool,
 }
 
@@ -247,7 +247,7 @@ impl<W> Flight<W> {
 
     /// Whether plain upstreams of its present stanza are queried over TCP.
     pub(super) fn asks_over_tcp(&self) -> bool {
-        let proto = if self.bits & CAME_OVER_TCP != 0 { Proto::Tcp } else { Proto::Udp };
+        let proto = if self.bits & OVER_TCP != 0 { Proto::Tcp } else { Proto::Udp };
         self.stanza().asks_over_tcp(proto)
     }
 
@@ -427,9 +427,9 @@ pub(super) const SUBNET: u8 = 0x10;
 /// subnet.
 pub(super) const BARE: u8 = 0x20;
 /// In a flight's bits, and no part of its key: its first client queried over TCP.
-pub(super) const CAME_OVER_TCP: u8 = 0x80;
+pub(super) const OVER_TCP: u8 = 0x80;
 /// The bits of a flight that belong to its key.
-const KEY: u8 = !(BARE | CAME_OVER_TCP);
+const KEY: u8 = !(BARE | OVER_TCP);
 /// In a flight's bits: middleware added flags or options for upstreams.
 pub(super) const ADDED: u8 = 0x40;
 /// In a flight's bits: DO.

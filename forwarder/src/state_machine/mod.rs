@@ -45,8 +45,7 @@ use crate::{DEADLINE, ExchangeError, ForwardError, SendError, Upstream};
 use client_quota::{ClientId, ClientQuota};
 use ecs_limit::EcsLimit;
 use flight::{
-    ATTEMPTS, Attempt, AttemptState, CAME_OVER_TCP, Flight, FlightState, KeptQuery, SUBNET, key_bits,
-    key_hash,
+    ATTEMPTS, Attempt, AttemptState, Flight, FlightState, KeptQuery, OVER_TCP, SUBNET, key_bits, key_hash,
 };
 use flight_table::FlightTable;
 use hedge_budget::HedgeBudget;
@@ -223,7 +222,7 @@ impl<W> Forwarder<W> {
             failed_over: 0,
             without_edns: 0,
             refused_edns: 0,
-            bits: bits | if ask.proto == Proto::Tcp { CAME_OVER_TCP } else { 0 },
+            bits: bits | if ask.proto == Proto::Tcp { OVER_TCP } else { 0 },
             state: FlightState::Flying,
         };
         // From here on the flight owns the admission, and releases it however it ends.
@@ -362,18 +361,18 @@ impl<W> Forwarder<W> {
         self.output.stopping = Some(0);
     }
 
-    /// Ends a state machine that panicked and passes its waiters to `tell`; the caller drops its
+    /// Ends a state machine that panicked and passes its waiters to `report`; the caller drops its
     /// sockets and exchanges. Relies on nothing but that a slot has a flight or none.
-    pub fn abandon(mut self, mut tell: impl FnMut(W, &Query<'_>)) {
+    pub fn abandon(mut self, mut report: impl FnMut(W, &Query<'_>)) {
         if let Some((slot, list)) = self.output.take_impatient()
             && let Some(flight) = self.table.get(slot)
         {
-            self.waiters.hand_out(list).for_each(|waiter| tell(waiter, &flight.held.0.query()));
+            self.waiters.hand_out(list).for_each(|waiter| report(waiter, &flight.held.0.query()));
         }
         for slot in self.table.taken() {
             let flight = &mut self.table[slot];
             for waiter in self.waiters.take_all(&mut flight.waiters) {
-                tell(waiter, &flight.held.0.query());
+                report(waiter, &flight.held.0.query());
             }
         }
     }

@@ -218,8 +218,8 @@ impl<W> Forwarder<W> {
     fn ask_over_tcp(&mut self, now: Instant, slot: u32, upstream: u8, edns: EdnsLevel) {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
-        // The upstream did answer (truncated, say), so the hedge waits longer: a connection takes
-        // more round trips.
+        // The upstream did answer (with a truncated reply, for example), so the hedge waits longer:
+        // a connection takes more round trips.
         let wait = flight.upstreams[usize::from(upstream)].congestion(UpstreamPath::Stream).hedge_after();
         flight.hedge_at = flight.offset(at.after(wait));
         if flight.spare().is_some() {
@@ -255,7 +255,7 @@ impl<W> Flight<W> {
     }
 }
 
-/// Whether an rcode says that the upstream could not or would not answer, so that another's reply
+/// Whether an rcode means that the upstream could not or would not answer, so that another's reply
 /// is better.
 fn is_bad(rcode: Rcode) -> bool {
     matches!(rcode, Rcode::SERVFAIL | Rcode::REFUSED | Rcode::FORMERR | Rcode::NOTIMP)

@@ -238,8 +238,9 @@ mod tests {
         ClientId::of(1)
     }
 
+    /// Waiters are returned in order, and their slots are reused.
     #[test]
-    fn waiters_come_back_in_order_and_their_room_is_used_again() {
+    fn waiters_in_order_slots_reused() {
         let mut slab = WaiterSlab::new(8);
         for round in 0..3 {
             let mut list = WaiterList::new(round, NEVER, client());
@@ -252,8 +253,9 @@ mod tests {
         }
     }
 
+    /// A waiter that is answered later keeps its slot until then.
     #[test]
-    fn who_is_told_later_keeps_his_place_until_then() {
+    fn deferred_waiter_keeps_its_slot() {
         let mut slab = WaiterSlab::new(8);
         let mut list = WaiterList::new(0, NEVER, client());
         for waiter in 1..9 {
@@ -291,8 +293,9 @@ mod tests {
         assert_eq!(slab.places.in_use(), 0);
     }
 
+    /// The memory of many waiters is released when the last of them has left.
     #[test]
-    fn what_a_crowd_took_comes_back_when_the_last_of_it_has_left() {
+    fn memory_is_released_after_last_waiter() {
         let mut slab = WaiterSlab::new(10_000);
         let (mut crowd, mut other) =
             (WaiterList::new(0, NEVER, client()), WaiterList::new(0, NEVER, client()));

@@ -64,14 +64,14 @@ pub fn query(question: &Question<'_>) -> Vec<u8> {
 
 /// A reply with one address, 192.0.2.1.
 pub fn answer(query: &[u8]) -> Vec<u8> {
-    let mut reply = says(query, Rcode::NOERROR);
+    let mut reply = with_rcode(query, Rcode::NOERROR);
     reply[7] = 1;
     reply.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 0, 0, 4, 192, 0, 2, 1]);
     reply
 }
 
 /// A reply without records and without OPT.
-pub fn says(query: &[u8], rcode: Rcode) -> Vec<u8> {
+pub fn with_rcode(query: &[u8], rcode: Rcode) -> Vec<u8> {
     let id = u16::from_be_bytes([query[0], query[1]]);
     let mut reply = header(id, Flags::QR | Flags::RD | Flags::RA | rcode.0, [1, 0, 0, 0]);
     reply.extend_from_slice(question_of(query));
@@ -80,7 +80,7 @@ pub fn says(query: &[u8], rcode: Rcode) -> Vec<u8> {
 
 /// A reply without records and with TC.
 pub fn truncated(query: &[u8]) -> Vec<u8> {
-    let mut reply = says(query, Rcode::NOERROR);
+    let mut reply = with_rcode(query, Rcode::NOERROR);
     reply[2] |= 0x02;
     reply
 }

@@ -60,8 +60,8 @@ pub fn answers(after_ms: u64) -> Behaviour {
     Box::new(move |asked| vec![Does::Reply(ms(after_ms), answer(asked.bytes))])
 }
 
-pub fn says(rcode: Rcode, after_ms: u64) -> Behaviour {
-    Box::new(move |asked| vec![Does::Reply(ms(after_ms), message::says(asked.bytes, rcode))])
+pub fn replies_with(rcode: Rcode, after_ms: u64) -> Behaviour {
+    Box::new(move |asked| vec![Does::Reply(ms(after_ms), message::with_rcode(asked.bytes, rcode))])
 }
 
 pub fn refuses() -> Behaviour {
@@ -122,7 +122,7 @@ pub struct Net {
     /// Sockets on a removed local address: every send fails.
     pub spoiled: HashSet<SocketId>,
     /// Sockets that were reported to the state machine as failed.
-    pub told: HashSet<SocketId>,
+    pub reported: HashSet<SocketId>,
     pub close_panics: bool,
     /// The number of cancelled exchanges.
     pub cancelled: usize,
@@ -196,7 +196,7 @@ impl Net {
 
     fn send(&mut self, socket: SocketId, datagram: &[u8]) {
         let upstream = self.sockets[&socket];
-        assert!(!self.told.contains(&socket), "sent where nothing leaves, and that was told");
+        assert!(!self.reported.contains(&socket), "sent through a socket with a reported failure");
         // Without descriptors open sockets still work.
         let unsendable = self.unsendable_to(upstream).filter(|error| *error != SendError::Files);
         let spoiled = self.spoiled.contains(&socket);
@@ -308,7 +308,7 @@ impl World {
             unsendable: None,
             unsendable_to: None,
             spoiled: HashSet::new(),
-            told: HashSet::new(),
+            reported: HashSet::new(),
             close_panics: false,
             cancelled: 0,
             unsent: Vec::new(),
@@ -411,7 +411,7 @@ impl World {
                     Event::Refused(socket, error) => self.forwarder.socket_error(socket, error),
                     Event::Unsent(socket, id, error) => {
                         if matches!(error, SendError::Refused(_)) {
-                            self.net.told.insert(socket);
+                            self.net.reported.insert(socket);
                         }
                         self.forwarder.unsent(socket, id, error);
                     }

@@ -199,7 +199,7 @@ async fn many_at_once_share_connections() {
     for _ in 0..1_000 {
         let (id, result) = asker.next().await;
         assert_is_answer(id, &result.unwrap());
-        assert!(!std::mem::replace(&mut seen[id as usize], true), "{id} came twice");
+        assert!(!std::mem::replace(&mut seen[id as usize], true), "{id} was received twice");
     }
     assert!(accepted.load(Ordering::SeqCst) <= 64);
 }
@@ -272,8 +272,9 @@ async fn a_half_closed_connection_is_left() {
     assert_eq!(accepted.load(Ordering::SeqCst), 3);
 }
 
+/// The error of an upstream that only closes connections names this cause.
 #[tokio::test]
-async fn an_upstream_that_only_closes_is_an_error_that_says_so() {
+async fn closing_upstream_error() {
     let (address, accepted) =
         server(|_, mut stream| async move { read_frame(&mut stream).await.map(drop) }).await;
     let mut asker = Asker::new(address, None);
@@ -299,8 +300,9 @@ async fn garbage_closes_the_connection() {
     asker.until_connections_are(0).await;
 }
 
+/// The error of a refused connection names this cause.
 #[tokio::test]
-async fn a_refused_connection_says_so() {
+async fn refused_connection_error() {
     let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let mut asker = Asker::new(address, None);
     asker.send(1);

@@ -157,7 +157,7 @@ async fn an_upstream_that_shows_the_authority_itself_is_asked() {
 
 /// Errors that rustls knows by name are described in words.
 #[tokio::test]
-async fn why_a_certificate_is_not_accepted_is_told_in_words() {
+async fn certificate_error_has_cause() {
     let (files, other) = (certificates(), certificates());
     let issuer = "invalid peer certificate: its issuer is none of the authorities";
     let signature = "invalid peer certificate: its signature is not that of the authority of this name";
@@ -168,7 +168,7 @@ async fn why_a_certificate_is_not_accepted_is_told_in_words() {
     let own = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
     let unlike = files.directory.path().join("unlike.pem");
     std::fs::write(&unlike, own.pem()).unwrap();
-    for (authority, told) in [(other.directory.path().join("ca.pem"), signature), (unlike, issuer)] {
+    for (authority, expected) in [(other.directory.path().join("ca.pem"), signature), (unlike, issuer)] {
         let (address, _seen) = tls_server(files.server.clone()).await;
         let spec = UpstreamTlsSpec {
             authority: Some(authority.into()),
@@ -178,7 +178,7 @@ async fn why_a_certificate_is_not_accepted_is_told_in_words() {
         let mut asker = Asker::new(address, Some(TlsSettings::load(&spec).unwrap()));
         asker.send(1);
         let error = asker.next().await.1.unwrap_err().to_string();
-        assert_eq!(error, format!("tls {address}: {told}"));
+        assert_eq!(error, format!("tls {address}: {expected}"));
     }
 }
 
@@ -211,12 +211,12 @@ fn tls_settings_that_cannot_work_are_refused_with_their_file() {
     let another = rcgen::KeyPair::generate().unwrap();
     std::fs::write(path("another.pem"), another.serialize_pem()).unwrap();
     let error = TlsSettings::load(&client("cert.pem", "another.pem")).unwrap_err();
-    let told = format!(
+    let expected = format!(
         "{}: does not match the certificate in {}",
         path("another.pem").display(),
         path("cert.pem").display()
     );
-    assert_eq!((error.to_string(), error.file()), (told, Some(&path("another.pem"))));
+    assert_eq!((error.to_string(), error.file()), (expected, Some(&path("another.pem"))));
     assert!(matches!(TlsSettings::load(&named("not a name")), Err(TlsError::ServerName(_))));
     let (first, second) = (named("a.example.org"), named("a.example.org"));
     assert_eq!(TlsSettings::load(&first).unwrap(), TlsSettings::load(&second).unwrap());

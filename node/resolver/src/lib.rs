@@ -109,9 +109,9 @@ struct NodeResolver {
     counters: Arc<Counters>,
     logger: Logger,
     /// The last logged verdict of each service.
-    told: BTreeMap<Service, Verdict>,
+    logged_verdicts: BTreeMap<Service, Verdict>,
     /// The last error of the hosts file, which is not repeated.
-    told_error: Option<String>,
+    logged_error: Option<String>,
 }
 
 impl NodeResolver {
@@ -125,8 +125,8 @@ impl NodeResolver {
             metrics: settings.metrics,
             counters: Arc::default(),
             logger,
-            told: BTreeMap::new(),
-            told_error: None,
+            logged_verdicts: BTreeMap::new(),
+            logged_error: None,
         }
     }
 
@@ -166,7 +166,7 @@ impl NodeResolver {
                 // halfway.
                 ended = self.round() => match ended {
                     Err(RunError::Hosts(error @ WriteError::Orphaned(_))) => return Err(error.into()),
-                    ended => self.tell_error(ended.err()),
+                    ended => self.log_error(ended.err()),
                 },
                 () = signals.stop() => return Ok(()),
             }
@@ -201,9 +201,9 @@ impl NodeResolver {
             plan_made.entries.clone()
         });
         self.counters.wrote(clock::now(), written.as_ref().ok().copied(), &plan_made);
-        self.tell_verdicts(&plan_made);
+        self.log_verdicts(&plan_made);
         if written? != UpdateOutcome::Unchanged {
-            self.tell_changes(&before, &plan_made.entries);
+            self.log_changes(&before, &plan_made.entries);
         }
         Ok(())
     }
@@ -251,10 +251,10 @@ impl NodeResolver {
         }
     }
 
-    fn tell_verdicts(&mut self, plan: &WantedLines) {
-        self.told.retain(|service, _| plan.verdicts.contains_key(service));
+    fn log_verdicts(&mut self, plan: &WantedLines) {
+        self.logged_verdicts.retain(|service, _| plan.verdicts.contains_key(service));
         for (service, verdict) in &plan.verdicts {
-            let before = self.told.insert(service.clone(), verdict.clone());
+            let before = self.logged_verdicts.insert(service.clone(), verdict.clone());
             if before.as_ref().is_some_and(|before| before.label() == verdict.label()) {
                 continue;
             }
@@ -268,7 +268,7 @@ impl NodeResolver {
         }
     }
 
-    fn tell_changes(&self, before: &[ManagedLine], after: &[ManagedLine]) {
+    fn log_changes(&self, before: &[ManagedLine], after: &[ManagedLine]) {
         let addresses = |entries: &[ManagedLine]| {
             let mut of: BTreeMap<Box<str>, Vec<String>> = BTreeMap::new();
             for entry in entries {
@@ -286,12 +286,12 @@ impl NodeResolver {
         }
     }
 
-    fn tell_error(&mut self, error: Option<RunError>) {
+    fn log_error(&mut self, error: Option<RunError>) {
         let error = error.map(|error| error.to_string());
-        if let Some(error) = error.as_ref().filter(|error| self.told_error.as_ref() != Some(error)) {
+        if let Some(error) = error.as_ref().filter(|error| self.logged_error.as_ref() != Some(error)) {
             self.logger.error(None, error);
         }
-        self.told_error = error;
+        self.logged_error = error;
     }
 }
 

@@ -284,8 +284,8 @@ mod tests {
             &format!("{label}.t1.svc"),
             &format!("t1.{label}.svc"),
         ] {
-            let told = names(&format!("ok.n.svc\n , {bad} later.n.svc")).unwrap_err();
-            assert!(told.starts_with(&format!("SERVICES:2:4: {bad:?} is not a service: ")), "{told}");
+            let error = names(&format!("ok.n.svc\n , {bad} later.n.svc")).unwrap_err();
+            assert!(error.starts_with(&format!("SERVICES:2:4: {bad:?} is not a service: ")), "{error}");
         }
     }
 
@@ -294,8 +294,11 @@ mod tests {
         let list = |count: usize| (0..count).map(|n| format!("s{n}.n.svc ")).collect::<String>();
         assert_eq!(names(&list(20)).unwrap().len(), 20);
         assert_eq!(names(&format!("{}{}{}", list(20), list(20), always())).unwrap().len(), 20);
-        let told = names(&list(21)).unwrap_err();
-        assert!(told.contains("\"s20.n.svc\" exceeds the limit") && told.contains("20 services"), "{told}");
+        let error = names(&list(21)).unwrap_err();
+        assert!(
+            error.contains("\"s20.n.svc\" exceeds the limit") && error.contains("20 services"),
+            "{error}"
+        );
     }
 
     /// An invalid one keeps the list.
@@ -310,19 +313,19 @@ mod tests {
         assert!(matches!(look(&mut services), Looked::Same));
         fs::write(&path, "c.n.svc\n\n").unwrap();
         assert!(matches!(look(&mut services), Looked::New));
-        let told = |looked: Looked| match looked {
+        let error_of = |looked: Looked| match looked {
             Looked::Bad(error) => error.to_string(),
             looked => panic!("{looked:?}"),
         };
         fs::write(&path, "c.n.svc\nnonsense\n").unwrap();
-        assert!(told(look(&mut services)).starts_with(&format!("{}:2:1: \"nonsense\"", path.display())));
-        assert!(matches!(look(&mut services), Looked::Same), "told once");
+        assert!(error_of(look(&mut services)).starts_with(&format!("{}:2:1: \"nonsense\"", path.display())));
+        assert!(matches!(look(&mut services), Looked::Same), "reported once");
         fs::remove_file(&path).unwrap();
-        assert!(told(look(&mut services)).contains("No such file"));
-        assert!(matches!(look(&mut services), Looked::Same), "told once");
+        assert!(error_of(look(&mut services)).contains("No such file"));
+        assert!(matches!(look(&mut services), Looked::Same), "reported once");
         assert!(services.names().contains(&Service::read("c.n.svc").unwrap()));
         fs::write(&path, "x".repeat(MAX_BYTES as usize + 1)).unwrap();
-        assert!(told(look(&mut services)).contains("larger than"));
+        assert!(error_of(look(&mut services)).contains("larger than"));
     }
 
     #[test]

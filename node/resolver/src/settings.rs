@@ -161,7 +161,7 @@ mod tests {
             let want: Vec<SocketAddr> = want.iter().map(|text| text.parse().unwrap()).collect();
             assert_eq!(servers(text).unwrap(), want);
         }
-        for (text, told) in [
+        for (text, expected) in [
             ("", "NAMESERVER is not set"),
             (" , ", "NAMESERVER is not set"),
             ("$(KUBE_DNS_SERVICE_HOST)", "NAMESERVER: \"$(KUBE_DNS_SERVICE_HOST)\" is not an IP address"),
@@ -169,7 +169,7 @@ mod tests {
             (&"192.0.2.1 ".repeat(16), "NAMESERVER names more than 15 servers"),
         ] {
             let error = servers(text).unwrap_err().to_string();
-            assert!(error.starts_with(told), "{error}");
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 

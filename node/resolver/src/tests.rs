@@ -91,7 +91,7 @@ fn a_name_that_others_define_is_left_out() {
 
 /// One family's lookup, in the model.
 #[derive(Debug, Clone, Copy)]
-enum Came {
+enum FamilyLookup {
     One(u8),
     Two(u8),
     Loopback,
@@ -102,20 +102,20 @@ enum Came {
     Missing,
 }
 
-fn came() -> impl Strategy<Value = Came> {
+fn lookup() -> impl Strategy<Value = FamilyLookup> {
     prop_oneof![
-        3 => (0..3_u8).prop_map(Came::One),
-        1 => (0..3_u8).prop_map(Came::Two),
-        1 => Just(Came::Loopback),
-        2 => Just(Came::Denied),
-        2 => Just(Came::Empty),
-        1 => Just(Came::Alias),
-        3 => Just(Came::Silent),
-        1 => Just(Came::Missing),
+        3 => (0..3_u8).prop_map(FamilyLookup::One),
+        1 => (0..3_u8).prop_map(FamilyLookup::Two),
+        1 => Just(FamilyLookup::Loopback),
+        2 => Just(FamilyLookup::Denied),
+        2 => Just(FamilyLookup::Empty),
+        1 => Just(FamilyLookup::Alias),
+        3 => Just(FamilyLookup::Silent),
+        1 => Just(FamilyLookup::Missing),
     ]
 }
 
-impl Came {
+impl FamilyLookup {
     fn outcome(self, family: Family) -> Option<LookupOutcome> {
         let texts: Vec<String> = match self {
             Self::One(n) => vec![address(family, n)],
@@ -135,19 +135,25 @@ impl Came {
 /// The published set in the model: service and family to addresses.
 type Model = BTreeMap<(usize, bool), BTreeSet<String>>;
 
-fn step(model: &mut Model, service: usize, came: [Came; 2], known_networks: bool, is_defined: bool) {
-    let headless = !known_networks && came.iter().any(|came| matches!(came, Came::Two(_)));
-    if is_defined || headless || came.iter().any(|came| matches!(came, Came::Alias)) {
+fn step(
+    model: &mut Model,
+    service: usize,
+    lookup: [FamilyLookup; 2],
+    known_networks: bool,
+    is_defined: bool,
+) {
+    let headless = !known_networks && lookup.iter().any(|lookup| matches!(lookup, FamilyLookup::Two(_)));
+    if is_defined || headless || lookup.iter().any(|lookup| matches!(lookup, FamilyLookup::Alias)) {
         model.retain(|(of, _), _| *of != service);
         return;
     }
-    let denied = came.iter().any(|came| matches!(came, Came::Denied));
-    for (came, is_v6) in came.into_iter().zip([false, true]) {
+    let denied = lookup.iter().any(|lookup| matches!(lookup, FamilyLookup::Denied));
+    for (lookup, is_v6) in lookup.into_iter().zip([false, true]) {
         let family = if is_v6 { Family::Ipv6 } else { Family::Ipv4 };
-        let now = match came {
-            Came::One(n) => vec![address(family, n)],
-            Came::Two(n) => vec![address(family, n), address(family, n + 1)],
-            Came::Silent | Came::Missing if !denied => continue,
+        let now = match lookup {
+            FamilyLookup::One(n) => vec![address(family, n)],
+            FamilyLookup::Two(n) => vec![address(family, n), address(family, n + 1)],
+            FamilyLookup::Silent | FamilyLookup::Missing if !denied => continue,
             _ => vec![],
         };
         model.insert((service, is_v6), now.into_iter().collect());
@@ -157,7 +163,7 @@ fn step(model: &mut Model, service: usize, came: [Came; 2], known_networks: bool
 proptest! {
     #[test]
     fn published_lines_match_model(
-        rounds in vec(([[came(), came()], [came(), came()], [came(), came()]], 0..8_usize), 1..12),
+        rounds in vec(([[lookup(), lookup()], [lookup(), lookup()], [lookup(), lookup()]], 0..8_usize), 1..12),
         known_networks in any::<bool>(),
         others in "(# c\r?\n|127.0.0.1 localhost\n|\n){0,4}",
     ) {
@@ -169,9 +175,9 @@ proptest! {
         let mut model = Model::new();
         for (round, defined) in rounds {
             let mut outcomes = Outcomes::new();
-            for (service, came) in services.iter().zip(round) {
-                for (family, came) in FAMILIES.into_iter().zip(came) {
-                    outcomes.extend(came.outcome(family).map(|outcome| ((service.clone(), family), outcome)));
+            for (service, lookup) in services.iter().zip(round) {
+                for (family, lookup) in FAMILIES.into_iter().zip(lookup) {
+                    outcomes.extend(lookup.outcome(family).map(|outcome| ((service.clone(), family), outcome)));
                 }
             }
             // One of the names is defined by an unmanaged line, for this round only.
@@ -184,8 +190,8 @@ proptest! {
             let written = text.with(&made.entries).unwrap_or_else(|| with_foreign.clone());
             prop_assert!(written.starts_with(foreign.as_bytes()));
             file = written[foreign.len()..].to_vec();
-            for (service, came) in round.into_iter().enumerate() {
-                step(&mut model, service, came, known_networks, defined == service);
+            for (service, lookup) in round.into_iter().enumerate() {
+                step(&mut model, service, lookup, known_networks, defined == service);
             }
             let mut want: Vec<String> = model
                 .iter()

@@ -183,9 +183,9 @@ mod tests {
 
     #[test]
     fn forward_info_of_each_listener() {
-        let told = forward_ips(&read(TEXT), &servers("10.0.0.4 fd00::4"));
+        let result = forward_ips(&read(TEXT), &servers("10.0.0.4 fd00::4"));
         assert_eq!(
-            told,
+            result,
             "# HELP localdns_vnetdns_forward_info VnetDNS forward plugin IP address from corefile\n\
              # TYPE localdns_vnetdns_forward_info gauge\n\
              localdns_vnetdns_forward_info{ip=\"10.0.0.4\",block=\".:53\",status=\"ok\"} 1\n\

@@ -31,12 +31,12 @@ impl Annotation {
     ///
     /// # Errors
     /// The error of the last try.
-    pub fn say(&self) -> Result<String, String> {
+    pub fn apply(&self) -> Result<String, String> {
         let node = self.node.clone().unwrap_or_else(name_of_the_machine);
         let until = clock::now() + self.wait;
         loop {
             match self.once(&node) {
-                Ok(said) => return Ok(said),
+                Ok(line) => return Ok(line),
                 Err(error) if clock::now() + AGAIN > until => return Err(error),
                 Err(_) => std::thread::sleep(AGAIN),
             }
@@ -59,12 +59,12 @@ impl Annotation {
 
 /// The number of hosts entries that the node's server serves.
 fn hosts_entries() -> Result<u64, String> {
-    let servers = peers::all().said;
-    match servers.iter().find(|said| said.is_ok()).or_else(|| servers.first()) {
+    let servers = peers::all().reports;
+    match servers.iter().find(|status| status.is_ok()).or_else(|| servers.first()) {
         None => Err("no `localdns node run` runs on this node; start it".to_owned()),
         Some(Err(error)) => Err(error.to_string()),
-        Some(Ok(said)) => said["hosts_entries"].as_u64().ok_or_else(|| {
-            format!("process {} is of a version that does not report its hosts entries", said["pid"])
+        Some(Ok(status)) => status["hosts_entries"].as_u64().ok_or_else(|| {
+            format!("process {} is of a version that does not report its hosts entries", status["pid"])
         }),
     }
 }

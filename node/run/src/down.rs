@@ -28,19 +28,19 @@ pub fn down() -> DownReport {
     let believes = !matches!(warrant, Err(NftError::NotPermitted { .. }));
     let Peers { servers, unproven, unasked } = Peers::find();
     // All are queried before one of them receives `down`.
-    if believes && ask(&servers).iter().flatten().any(|said| said[HANDS_OVER_KEY] == true) {
+    if believes && ask(&servers).iter().flatten().any(|status| status[HANDS_OVER_KEY] == true) {
         down.left
             .push(format!("{HANDS_OVER}, which would restore everything: run `localdns node down` again"));
         return down;
     }
     let mut hands_over = false;
-    for (server, said) in servers.iter().zip(RunningServer::send_all(&servers, "down", PATIENCE)) {
-        match said {
-            Ok(said) if said.starts_with(HANDS_OVER) || said.starts_with(REFUSED) => {
-                hands_over |= said.starts_with(HANDS_OVER);
-                down.left.push(said.trim_end().to_owned());
+    for (server, answer) in servers.iter().zip(RunningServer::send_all(&servers, "down", PATIENCE)) {
+        match answer {
+            Ok(answer) if answer.starts_with(HANDS_OVER) || answer.starts_with(REFUSED) => {
+                hands_over |= answer.starts_with(HANDS_OVER);
+                down.left.push(answer.trim_end().to_owned());
             }
-            Ok(said) => down.gone.push(said.trim_end().to_owned()),
+            Ok(answer) => down.gone.push(answer.trim_end().to_owned()),
             Err(error) => down.does_not_release(server.pid, &in_words(&error, PATIENCE)),
         }
     }
@@ -59,8 +59,8 @@ pub fn down() -> DownReport {
     }
     match rules() {
         Ok((there, holders)) => {
-            let told = if there { "removed the rules" } else { "there are no rules" };
-            down.gone.push(told.to_owned());
+            let line = if there { "removed the rules" } else { "there are no rules" };
+            down.gone.push(line.to_owned());
             for pid in holders {
                 let cause = "it still serves, and would renew them: stop it, as with systemctl stop";
                 down.leaves(format!("the leases of process {pid}"), &cause);
@@ -142,14 +142,16 @@ impl DownReport {
         }
         self.gone.extend(notes(&others, unasked).iter().map(ToString::to_string));
         let speak: Vec<_> = others.into_iter().filter(|one| one.doubt != Doubt::Silent).collect();
-        let told: Vec<_> = speak.iter().map(|one| one.running.clone()).collect();
-        let said = speak.iter().zip(RunningServer::send_all(&told, "down", OF_UNPROVEN));
-        let mut said: Vec<_> = said
-            .filter_map(|(one, said)| Some(format!("process {} says: {}", one.pid(), said.ok()?.trim_end())))
+        let running: Vec<_> = speak.iter().map(|one| one.running.clone()).collect();
+        let answers = speak.iter().zip(RunningServer::send_all(&running, "down", OF_UNPROVEN));
+        let mut answers: Vec<_> = answers
+            .filter_map(|(one, answer)| {
+                Some(format!("process {} says: {}", one.pid(), answer.ok()?.trim_end()))
+            })
             .collect();
-        said.dedup();
-        said.truncate(ANSWERS);
-        self.gone.extend(said);
+        answers.dedup();
+        answers.truncate(ANSWERS);
+        self.gone.extend(answers);
     }
 
     fn does_not_release(&mut self, pid: u32, why: &str) {

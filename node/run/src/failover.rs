@@ -111,12 +111,12 @@ impl FailoverScope {
     }
 
     /// Parses a server's status.
-    pub(super) fn of_json(said: &Value) -> Option<Self> {
+    pub(super) fn of_json(status: &Value) -> Option<Self> {
         let texts = |name: &str| -> Vec<String> {
-            let texts = said[name].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let texts = status[name].as_array().into_iter().flatten().filter_map(Value::as_str);
             texts.map(str::to_owned).collect()
         };
-        let clients = match said["clients"].as_str()? {
+        let clients = match status["clients"].as_str()? {
             "all" => Clients::All,
             "local" => Clients::NotFrom(texts("refused_links")),
             _ => Clients::In(texts("networks").iter().filter_map(|text| text.parse().ok()).collect()),
@@ -222,7 +222,7 @@ mod tests {
             ("10.1.0.0", None),
             ("10.1.0.0/33", None),
             ("10.1.0.0/16,", None),
-            ("everybody", None),
+            ("everyone", None),
         ] {
             assert_eq!(FailoverClients::from_text(text), expected, "{text:?}");
         }

@@ -10,7 +10,7 @@ use super::NodeSettings;
 
 /// Notes about listen addresses on other programs' links; none about an address with a network's
 /// prefix, as of an interface.
-pub(super) fn told(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAddr, Diagnosis)> {
+pub(super) fn diagnoses(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAddr, Diagnosis)> {
     let interfaces = node::interfaces().unwrap_or_default();
     let is_ours = |link: &node::Interface| link.loopback || link.name == settings.link.as_str();
     let owner = |listener: &Listener| {
@@ -24,7 +24,7 @@ pub(super) fn told(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAd
         let link =
             [first].into_iter().chain(links).find(|link| link.name == IPVS || is_ours(link)).unwrap_or(first);
         let ip = listener.address;
-        let told = match link.name.as_str() {
+        let diagnosis = match link.name.as_str() {
             IPVS => Diagnosis::new(
                 format!(
                     "{ip} is on {IPVS}: kube-proxy is in IPVS mode, which takes the queries before this server"
@@ -39,7 +39,7 @@ pub(super) fn told(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAd
                 format!("remove it there, or set -link {name}"),
             ),
         };
-        Some((ip, told))
+        Some((ip, diagnosis))
     };
     listeners.iter().filter_map(owner).collect()
 }
@@ -52,9 +52,9 @@ pub(super) async fn left(configuration: &Configuration) -> Vec<(IpAddr, Diagnosi
         own.any(|own| own == ip || own.is_unspecified())
     };
     let added = node::added_addresses().await.unwrap_or_default();
-    let told = added.into_iter().filter(|(ip, _)| !is_bound(*ip)).map(|(ip, link)| {
+    let diagnoses = added.into_iter().filter(|(ip, _)| !is_bound(*ip)).map(|(ip, link)| {
         let bits = if ip.is_ipv4() { 32 } else { 128 };
-        let told = Diagnosis::new(
+        let diagnosis = Diagnosis::new(
             format!(
                 "{ip} is on {link}, and no block binds it: clients with it in their resolv.conf get no answer, unless another server listens there"
             ),
@@ -62,9 +62,9 @@ pub(super) async fn left(configuration: &Configuration) -> Vec<(IpAddr, Diagnosi
                 "have `bind` name it again or, once no client uses it, `ip address del {ip}/{bits} dev {link}`"
             ),
         );
-        (ip, told)
+        (ip, diagnosis)
     });
-    told.collect()
+    diagnoses.collect()
 }
 
 /// The link with all service addresses if kube-proxy is in IPVS mode.

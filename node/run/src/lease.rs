@@ -29,12 +29,12 @@ use crate::self_probe::{DNS_PORT, ProbeFailure};
 use crate::upstream_discovery::Discovery;
 use commands::CommandSlot;
 use configuration::Configuration;
-use listen::Running;
+use listen::ServerState;
 use node_cache::TemplateRenderer;
 
 /// Handle of the lease thread.
 pub struct LeaseManager {
-    tell: mpsc::UnboundedSender<LeaseCommand>,
+    sender: mpsc::UnboundedSender<LeaseCommand>,
     thread: JoinHandle<()>,
     state: Arc<LeaseState>,
     at_stop: AtStop,
@@ -91,13 +91,13 @@ impl LeaseManager {
     /// # Errors
     /// If the kernel refuses a thread.
     pub fn start(
-        running: &Arc<Running>,
+        running: &Arc<ServerState>,
         settings: NodeSettings,
         (read, discovery, filler): (Arc<ReadCorefile>, Discovery, Option<Arc<TemplateRenderer>>),
         reload_status: ReloadStatusFn,
         ready: watch::Sender<Readiness>,
     ) -> std::io::Result<Self> {
-        let (tell, told) = mpsc::unbounded_channel();
+        let (sender, receiver) = mpsc::unbounded_channel();
         let state = Arc::new(LeaseState::new(filler, settings.rules));
         let at_stop = settings.at_stop;
         let has_leases = settings.rules.has_leases();
@@ -108,7 +108,7 @@ impl LeaseManager {
             running: Arc::downgrade(running),
             settings,
             ready,
-            told,
+            receiver,
             state: state.clone(),
             rules: None,
             iptables: None,
@@ -131,11 +131,11 @@ impl LeaseManager {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("lease".to_owned());
         let thread = thread.spawn(move || runtime.block_on(worker.run()))?;
-        let hearing = commands::hear(tell.clone()).inspect_err(|error| {
+        let hearing = commands::hear(sender.clone()).inspect_err(|error| {
             let note = "node: `localdns node down` cannot reach this server; stop it first";
             running.logger.warning(None, &format!("{note}: {error}"));
         });
-        Ok(Self { tell, thread, state, at_stop, _hearing: hearing.ok() })
+        Ok(Self { sender, thread, state, at_stop, _hearing: hearing.ok() })
     }
 
     /// The state of the leases.
@@ -155,7 +155,7 @@ impl LeaseManager {
     /// Releases the leases and, unless the next process follows, restores the host's resolver;
     /// removes the rules if a stop must leave nothing. New queries no longer arrive afterwards.
     pub fn stop(self, ended: StopMode) {
-        let _ = self.tell.send(LeaseCommand::Stop(ended));
+        let _ = self.sender.send(LeaseCommand::Stop(ended));
         let _ = self.thread.join();
     }
 
@@ -163,19 +163,19 @@ impl LeaseManager {
     /// it for the life of this process and 2 s more.
     pub fn hold(&self, at_most: Option<Duration>) {
         let (sender, is_held) = std_mpsc::channel();
-        let _ = self.tell.send(LeaseCommand::Hold(sender, at_most));
+        let _ = self.sender.send(LeaseCommand::Hold(sender, at_most));
         // At most one round of the loop is in progress. Without an answer the leases last until they time out.
         let _ = is_held.recv_timeout(ROUND);
     }
 
     /// Continues after [`hold`](Self::hold).
     pub fn resume(&self) {
-        let _ = self.tell.send(LeaseCommand::Resume);
+        let _ = self.sender.send(LeaseCommand::Resume);
     }
 
     /// Releases the leases, and leaves the rules to another process.
     pub fn leave(self) {
-        let _ = self.tell.send(LeaseCommand::Leave);
+        let _ = self.sender.send(LeaseCommand::Leave);
         let _ = self.thread.join();
     }
 }
@@ -186,10 +186,10 @@ type Misplaced = Vec<(IpAddr, Diagnosis)>;
 struct LeaseThread {
     host: HostResolverTask,
     failover: ScopeWatcher,
-    running: Weak<Running>,
+    running: Weak<ServerState>,
     settings: NodeSettings,
     ready: watch::Sender<Readiness>,
-    told: mpsc::UnboundedReceiver<LeaseCommand>,
+    receiver: mpsc::UnboundedReceiver<LeaseCommand>,
     state: Arc<LeaseState>,
     rules: Option<Rules>,
     iptables: Option<KeptRules>,
@@ -241,7 +241,7 @@ impl LeaseThread {
         }
     }
 
-    async fn round(&mut self, running: &Arc<Running>) {
+    async fn round(&mut self, running: &Arc<ServerState>) {
         let configuration = running.configuration.load_full();
         self.follow(running, &configuration);
         let (listeners, mut notes) = listeners(&configuration, &self.settings);
@@ -287,18 +287,18 @@ impl LeaseThread {
         let led_away = self.led_away(&listeners, &silent, !had_rules && self.put.is_some());
         let all_answer = led_away.len() == silent.len();
         let misplaced = self.misplaced(&configuration, &listeners).await;
-        let is_told = |ip: &IpAddr| {
-            misplaced
-                .iter()
-                .any(|(address, told)| address == ip && told.problem.contains(foreign_addresses::IPVS))
+        let is_reported = |ip: &IpAddr| {
+            misplaced.iter().any(|(address, diagnosis)| {
+                address == ip && diagnosis.problem.contains(foreign_addresses::IPVS)
+            })
         };
         notes.extend(
             led_away
                 .iter()
-                .filter(|ip| !is_told(ip))
+                .filter(|ip| !is_reported(ip))
                 .map(|ip| probes::redirected_note(*ip, self.settings.rules)),
         );
-        notes.extend(misplaced.into_iter().map(|(_, told)| told));
+        notes.extend(misplaced.into_iter().map(|(_, diagnosis)| diagnosis));
         let here = listeners.iter().filter(|one| !led_away.contains(&one.address)).cloned();
         let ended = all_answer && self.put.is_some() && self.host.goes_on(&here.collect::<Vec<_>>()).await;
         if let HostResolverState::Failed(why) = self.host.state() {
@@ -324,7 +324,7 @@ impl LeaseThread {
 
     fn renew(
         &mut self,
-        running: &Running,
+        running: &ServerState,
         addresses: &[IpAddr],
         listeners: &[Listener],
     ) -> Result<(), node::NftError> {
@@ -379,7 +379,7 @@ impl LeaseThread {
     }
 
     /// Logs leases that ended, and those that are held again.
-    fn note(&self, running: &Running, listeners: &[Listener], silent: &[(IpAddr, ProbeFailure)]) {
+    fn note(&self, running: &ServerState, listeners: &[Listener], silent: &[(IpAddr, ProbeFailure)]) {
         let now = Instant::now();
         let mut states = self.state.addresses();
         states.retain(|ip, _| listeners.iter().any(|listener| listener.address == *ip));
@@ -438,7 +438,7 @@ impl LeaseThread {
 }
 
 /// Counts and logs a lease that ended while the server was running.
-fn log_lost(running: &Running, ip: IpAddr, state: &mut AddressLease, why: &str) {
+fn log_lost(running: &ServerState, ip: IpAddr, state: &mut AddressLease, why: &str) {
     state.lost += 1;
     (state.held, state.ends) = (false, None);
     running.logger.error(None, &format!("node: the lease of {ip} ended: {why}"));

@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn lease_metrics_only_with_leases() {
-        for (rules, told) in [
+        for (rules, expected) in [
             (RuleSet::Nft, true),
             (RuleSet::Iptables(Iptables::Localdns), false),
             (RuleSet::Iptables(Iptables::NodeCache(8080)), false),
@@ -181,8 +181,8 @@ mod tests {
             leased.collect(&mut families);
             let page = String::from_utf8(families.encode(Form::Text)).expect("text");
             let held = "localdns_lease_held{address=\"169.254.10.10\"} 0\n";
-            assert_eq!(page.contains(held), told, "{rules:?}\n{page}");
-            assert_eq!(page.contains("localdns_leases_lost_total{"), told, "{rules:?}\n{page}");
+            assert_eq!(page.contains(held), expected, "{rules:?}\n{page}");
+            assert_eq!(page.contains("localdns_leases_lost_total{"), expected, "{rules:?}\n{page}");
             assert!(page.contains("localdns_rules_put_back_total 0\n"), "{page}");
         }
     }

@@ -11,7 +11,7 @@ use wire::Name;
 /// The servers' status.
 pub(super) struct PeerStatus {
     /// The status of each, or an error.
-    pub(super) said: Vec<Reported>,
+    pub(super) reports: Vec<Reported>,
     /// Notes about processes that listen on a control socket, and have not proven to be servers.
     pub(super) notes: Vec<Diagnosis>,
 }
@@ -22,7 +22,7 @@ pub(super) type Reported = Result<Value, Diagnosis>;
 /// Queries all servers.
 pub(super) fn all() -> PeerStatus {
     let Peers { servers, mut unproven, unasked } = Peers::find();
-    let mut said = ask(&servers);
+    let mut reports = ask(&servers);
     let mut silent = Rules::open().and_then(|mut rules| rules.holders()).unwrap_or_default();
     // Processes of two containers may have the same id.
     for server in &servers {
@@ -36,17 +36,17 @@ pub(super) fn all() -> PeerStatus {
             Some(_) => ("does not report its status: it has not answered within 1 s", IF_IT_HANGS),
             None => ("has leases but accepts no commands", "try again, and if it hangs, restart it"),
         };
-        said.push(Err(Diagnosis::new(format!("process {pid} {problem}"), remedy)));
+        reports.push(Err(Diagnosis::new(format!("process {pid} {problem}"), remedy)));
     }
     let notes = notes(&unproven, unasked);
-    if said.is_empty() {
+    if reports.is_empty() {
         // A server without CAP_NET_ADMIN can prove nothing. An unproven reply never hides a server
         // that can.
         let speak = unproven.into_iter().filter(|one| one.doubt != Doubt::Silent);
         let speak: Vec<_> = speak.map(|one| one.running).collect();
-        said = ask(&speak).into_iter().filter(Result::is_ok).collect();
+        reports = ask(&speak).into_iter().filter(Result::is_ok).collect();
     }
-    PeerStatus { said, notes }
+    PeerStatus { reports, notes }
 }
 
 /// Notes about unproven processes, deduplicated and limited.
@@ -75,7 +75,7 @@ fn note(unproven: &Unproven) -> String {
     let why = match &unproven.doubt {
         Doubt::Silent => "has not answered within 1 s: it hangs, or is no server".to_owned(),
         Doubt::NotShown(None) => none.to_owned(),
-        Doubt::NotShown(Some(said)) => format!("{none} ({said})"),
+        Doubt::NotShown(Some(reason)) => format!("{none} ({reason})"),
         Doubt::NotSeen(error) => format!("whether it is a server cannot be checked: {error}"),
     };
     format!("process {} listens on a server's control socket, and {why}", unproven.pid())
@@ -91,7 +91,7 @@ fn read(server: &RunningServer, answer: io::Result<String>) -> Reported {
     let unheard = |error: &dyn std::fmt::Display| {
         Diagnosis::new(format!("process {} does not report its status: {error}", server.pid), IF_IT_HANGS)
     };
-    let said = answer.map_err(|error| match error.kind() {
+    let text = answer.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => unheard(&in_words(&error, PATIENCE)),
         // A server closes the connection to users that it does not trust.
         _ if !rustix::process::geteuid().is_root() => {
@@ -101,7 +101,7 @@ fn read(server: &RunningServer, answer: io::Result<String>) -> Reported {
         }
         _ => unheard(&error),
     })?;
-    serde_json::from_str(&said).map(fit).map_err(|error| unheard(&error))
+    serde_json::from_str(&text).map(fit).map_err(|error| unheard(&error))
 }
 
 /// The value with all its text escaped for a terminal.
@@ -127,22 +127,23 @@ pub(super) fn in_words(error: &io::Error, patience: Duration) -> String {
 /// The probe names of servers that claim to answer at this address; they are secrets of the server.
 pub(super) fn probes(servers: &[Reported], ip: IpAddr) -> Vec<Name> {
     let ip = ip.to_string();
-    let is_answered = |said: &&Value| {
-        let of_ip = said["addresses"].as_array().and_then(|all| all.iter().find(|one| one["address"] == ip));
-        of_ip.is_some_and(|one| match said["has_leases"] == false {
+    let is_answered = |status: &&Value| {
+        let of_ip =
+            status["addresses"].as_array().and_then(|all| all.iter().find(|one| one["address"] == ip));
+        of_ip.is_some_and(|one| match status["has_leases"] == false {
             true => is_answer(one),
             // While the lease is not held, queries may fail over.
             false => one["held"] == true,
         })
     };
     let names = servers.iter().flatten().filter(is_answered);
-    names.filter_map(|said| Name::from_text(said[PROBE].as_str()?).ok()).collect()
+    names.filter_map(|status| Name::from_text(status[PROBE].as_str()?).ok()).collect()
 }
 
 /// Checks that a localdns has answered its own probe at each of these addresses. Other servers'
 /// answers, such as those of kube-proxy's endpoints at a service address, do not count.
 pub(super) fn answer(addresses: &[IpAddr]) -> Result<(), String> {
-    is_answered(&all().said, addresses)
+    is_answered(&all().reports, addresses)
 }
 
 fn is_answered(servers: &[Reported], addresses: &[IpAddr]) -> Result<(), String> {
@@ -152,13 +153,13 @@ fn is_answered(servers: &[Reported], addresses: &[IpAddr]) -> Result<(), String>
     for address in addresses {
         let ip = address.to_string();
         let of_ip =
-            |said: &Value| said["addresses"].as_array()?.iter().find(|one| one["address"] == ip).cloned();
-        let said: Vec<Value> = servers.iter().flatten().filter_map(of_ip).collect();
-        if said.iter().any(is_answer) {
+            |status: &Value| status["addresses"].as_array()?.iter().find(|one| one["address"] == ip).cloned();
+        let statuses: Vec<Value> = servers.iter().flatten().filter_map(of_ip).collect();
+        if statuses.iter().any(is_answer) {
             continue;
         }
-        let silent = said.iter().find_map(|one| one["probe_error"].as_str()).map(str::to_owned);
-        let unheard = || servers.iter().find_map(|said| said.as_ref().err().map(ToString::to_string));
+        let silent = statuses.iter().find_map(|one| one["probe_error"].as_str()).map(str::to_owned);
+        let unheard = || servers.iter().find_map(|report| report.as_ref().err().map(ToString::to_string));
         let why =
             silent.or_else(unheard).unwrap_or_else(|| "no localdns has answered a probe there".to_owned());
         return Err(format!("{ip} does not answer: {why}"));
@@ -167,8 +168,8 @@ fn is_answered(servers: &[Reported], addresses: &[IpAddr]) -> Result<(), String>
 }
 
 /// Whether the status of an address is that it has answered a probe.
-fn is_answer(said: &Value) -> bool {
-    said["probe_error"].is_null() && said["probed_ms_ago"].is_u64()
+fn is_answer(status: &Value) -> bool {
+    status["probe_error"].is_null() && status["probed_ms_ago"].is_u64()
 }
 
 /// JSON key: a handover is in progress.
@@ -196,7 +197,7 @@ mod tests {
         let of = |has_leases: bool, address: &Value| {
             Ok(json!({ "has_leases": has_leases, "probe": "a.probe.localdns.", "addresses": [address] }))
         };
-        for (said, asked) in [
+        for (report, asked) in [
             (of(true, &held), 1),
             (of(true, &lost), 0),
             (of(false, &lost), 1),
@@ -204,9 +205,9 @@ mod tests {
             (Ok(json!({ "has_leases": true, "addresses": [held] })), 0),
             (Err(Diagnosis::without_remedy("it hangs")), 0),
         ] {
-            let found = probes(std::slice::from_ref(&said), [192, 0, 2, 1].into());
-            assert_eq!(found.len(), asked, "{said:?}");
-            assert!(probes(&[said], [192, 0, 2, 2].into()).is_empty());
+            let found = probes(std::slice::from_ref(&report), [192, 0, 2, 1].into());
+            assert_eq!(found.len(), asked, "{report:?}");
+            assert!(probes(&[report], [192, 0, 2, 2].into()).is_empty());
         }
     }
 

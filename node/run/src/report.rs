@@ -56,10 +56,10 @@ impl NodeStatus {
     /// Reads the host's state.
     pub fn of(configuration: &Configuration, settings: &NodeSettings) -> Self {
         let servers = peers_status::all();
-        let said = &servers.said;
-        let settings = &with_server_flags(settings, said);
-        let is_served = said.iter().flatten().all(|said| said["reload_failed"].is_null());
-        let (listeners, notes) = match served(said) {
+        let reports = &servers.reports;
+        let settings = &with_server_flags(settings, reports);
+        let is_served = reports.iter().flatten().all(|status| status["reload_failed"].is_null());
+        let (listeners, notes) = match served(reports) {
             // The previous configuration serves.
             served if !is_served && !served.is_empty() => (served, Vec::new()),
             _ => {
@@ -83,7 +83,7 @@ impl NodeStatus {
     /// The error, if no server reports its addresses.
     pub fn without(corefile: String, settings: &NodeSettings) -> Result<Self, String> {
         let servers = peers_status::all();
-        let listeners = served(&servers.said);
+        let listeners = served(&servers.reports);
         if listeners.is_empty() {
             return Err(corefile);
         }
@@ -95,8 +95,8 @@ impl NodeStatus {
     pub fn unnamed(settings: &NodeSettings) -> Option<Self> {
         let servers = peers_status::all();
         let note = "there is no ./Corefile and no -conf: addresses are those of the running server";
-        let listeners = served(&servers.said);
-        (!servers.said.is_empty())
+        let listeners = served(&servers.reports);
+        (!servers.reports.is_empty())
             .then(|| Self::about(listeners, vec![Diagnosis::without_remedy(note)], servers, settings))
     }
 
@@ -106,7 +106,7 @@ impl NodeStatus {
         servers: PeerStatus,
         settings: &NodeSettings,
     ) -> Self {
-        let PeerStatus { said: mut servers, notes: of_others } = servers;
+        let PeerStatus { reports: mut servers, notes: of_others } = servers;
         notes.extend(of_others);
         let kept = set_of(&servers).unwrap_or(settings.rules);
         if kept != settings.rules {
@@ -115,11 +115,15 @@ impl NodeStatus {
         }
         // Without the flag, the rules are those of the server.
         let set = if settings.rules == RuleSet::Nft { kept } else { settings.rules };
-        let said = keepers(&servers).find_map(|said| FailoverScope::of_json(&said["failover"]));
-        let failover = said.unwrap_or_else(|| FailoverScope::now(&settings.failover_clients));
+        let scope = keepers(&servers).find_map(|status| FailoverScope::of_json(&status["failover"]));
+        let failover = scope.unwrap_or_else(|| FailoverScope::now(&settings.failover_clients));
         if servers.is_empty() {
             notes.extend(failover.notes().into_iter().filter(|_| set.has_leases()));
-            notes.extend(foreign_addresses::told(&listeners, settings).into_iter().map(|(_, told)| told));
+            notes.extend(
+                foreign_addresses::diagnoses(&listeners, settings)
+                    .into_iter()
+                    .map(|(_, diagnosis)| diagnosis),
+            );
         }
         notes.extend(HostResolver::not_reloaded().iter().map(|path| {
             let path = path.display();
@@ -156,8 +160,8 @@ impl NodeStatus {
                 answers: answering.contains(&listener.address),
             })
             .collect();
-        for said in servers.iter_mut().flatten().filter_map(Value::as_object_mut) {
-            said.remove(peers_status::PROBE);
+        for status in servers.iter_mut().flatten().filter_map(Value::as_object_mut) {
+            status.remove(peers_status::PROBE);
         }
         let failover = set.has_leases().then_some(failover);
         let (host_resolver, corefile) = (HostResolver::stands(), None);
@@ -207,8 +211,8 @@ impl NodeStatus {
             "lease_holders": self.holders,
             "addresses": addresses,
             "failover": self.failover.as_ref().map(FailoverScope::json),
-            "servers": self.servers.iter().map(|said| match said {
-                Ok(said) => said.clone(),
+            "servers": self.servers.iter().map(|status| match status {
+                Ok(status) => status.clone(),
                 Err(error) => json!({ "error": error.to_string() }),
             }).collect::<Vec<_>>(),
             "corefile_error": self.corefile,
@@ -242,9 +246,9 @@ impl NodeStatus {
             let remedy = "fix it; the server serves the previous one";
             lines.push(Finding::problem("corefile", error, remedy));
         }
-        for said in &self.servers {
-            match said {
-                Ok(said) => lines.extend(server_lines(said)),
+        for status in &self.servers {
+            match status {
+                Ok(status) => lines.extend(server_lines(status)),
                 Err(error) => lines.push(Finding::diagnosis("server", error)),
             }
         }
@@ -342,32 +346,32 @@ pub const STATUS_FORMAT: u32 = 1;
 
 /// Removes duplicate notes: a server and a check beside it, or two servers, may report the same.
 fn each_note_once(lines: Vec<Finding>) -> Vec<Finding> {
-    let mut told: Vec<Finding> = Vec::new();
+    let mut findings: Vec<Finding> = Vec::new();
     for line in lines {
-        if !line.is_note() || !told.contains(&line) {
-            told.push(line);
+        if !line.is_note() || !findings.contains(&line) {
+            findings.push(line);
         }
     }
-    told
+    findings
 }
 
 /// The flags of the server that maintains the rules.
 fn with_server_flags(settings: &NodeSettings, servers: &[Reported]) -> NodeSettings {
-    let said = keepers(servers).find_map(|said| said["acl_fails_closed"].as_bool());
-    NodeSettings { acl_fails_closed: said.unwrap_or(settings.acl_fails_closed), ..settings.clone() }
+    let fails_closed = keepers(servers).find_map(|status| status["acl_fails_closed"].as_bool());
+    NodeSettings { acl_fails_closed: fails_closed.unwrap_or(settings.acl_fails_closed), ..settings.clone() }
 }
 
 /// The rule set that servers maintain, by their status: the flags may be set for them only.
 fn set_of(servers: &[Reported]) -> Option<RuleSet> {
-    keepers(servers).find_map(|said| {
-        let health_port = said["health_port"].as_u64().and_then(|port| u16::try_from(port).ok());
-        RuleSet::named(said["rules"].as_str()?, health_port.unwrap_or(NodeSettings::HEALTH_PORT))
+    keepers(servers).find_map(|status| {
+        let health_port = status["health_port"].as_u64().and_then(|port| u16::try_from(port).ok());
+        RuleSet::named(status["rules"].as_str()?, health_port.unwrap_or(NodeSettings::HEALTH_PORT))
     })
 }
 
 /// The status of servers that maintain rules.
 fn keepers(servers: &[Reported]) -> impl Iterator<Item = &Value> {
-    servers.iter().flatten().filter(|said| said["let_go"] != true)
+    servers.iter().flatten().filter(|status| status["let_go"] != true)
 }
 
 /// The first line of a Corefile's error; the source line follows it.
@@ -378,12 +382,12 @@ fn first_line(error: &str) -> &str {
 /// The addresses in the servers' status.
 fn served(servers: &[Reported]) -> Vec<Listener> {
     let ip = |value: &Value| value.as_str()?.parse().ok();
-    let listener = |said: &Value| {
-        let fallback = ip(&said["fallback"]).map(|target| Fallback { target, masquerade: true });
-        let fails_closed = said["fails_closed"] == true;
-        Some(Listener { address: ip(&said["address"])?, fallback, fails_closed })
+    let listener = |status: &Value| {
+        let fallback = ip(&status["fallback"]).map(|target| Fallback { target, masquerade: true });
+        let fails_closed = status["fails_closed"] == true;
+        Some(Listener { address: ip(&status["address"])?, fallback, fails_closed })
     };
-    let addresses = servers.iter().flatten().filter_map(|said| said["addresses"].as_array());
+    let addresses = servers.iter().flatten().filter_map(|status| status["addresses"].as_array());
     let mut listeners: Vec<Listener> = Vec::new();
     for one in addresses.flatten().filter_map(listener) {
         if listeners.iter().all(|other| other.address != one.address) {

@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use listen::{Expected, Running};
+use listen::{Expected, ServerState};
 use plugin::endpoint::{Endpoint, Transport};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -64,7 +64,7 @@ impl ProbeOptions {
 /// Probes from one new port after another: the kernel spreads source ports over the first
 /// `workers`, which read this address.
 pub async fn udp(
-    running: &Running,
+    running: &ServerState,
     endpoint: Endpoint,
     workers: usize,
     query: &[u8],
@@ -119,7 +119,7 @@ pub async fn udp(
 
 /// Probes over TCP; if a connection gets no reply in time another is opened, and either may answer.
 pub async fn stream(
-    running: &Arc<Running>,
+    running: &Arc<ServerState>,
     endpoint: Endpoint,
     query: &Arc<[u8]>,
     manner: &ProbeOptions,
@@ -171,7 +171,7 @@ async fn ask(target: SocketAddr, query: &[u8], manner: &ProbeOptions) -> std::io
 /// A connection for a probe, which does not count towards the connection limit.
 async fn connect<'r>(
     target: SocketAddr,
-    running: &'r Running,
+    running: &'r ServerState,
     manner: &ProbeOptions,
 ) -> std::io::Result<(TcpStream, Expected<'r>)> {
     let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
@@ -185,7 +185,7 @@ async fn connect<'r>(
 
 /// Sends a ClientHello and waits for the first record of the answer; verifies nothing, and sends no
 /// query.
-async fn hello(target: SocketAddr, running: &Running, manner: &ProbeOptions) -> std::io::Result<()> {
+async fn hello(target: SocketAddr, running: &ServerState, manner: &ProbeOptions) -> std::io::Result<()> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(std::io::Error::other)?;
@@ -205,7 +205,7 @@ async fn hello(target: SocketAddr, running: &Running, manner: &ProbeOptions) -> 
 async fn tcp(
     target: SocketAddr,
     query: &[u8],
-    running: &Running,
+    running: &ServerState,
     manner: &ProbeOptions,
 ) -> std::io::Result<()> {
     let (mut stream, _expected) = connect(target, running, manner).await?;

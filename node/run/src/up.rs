@@ -18,7 +18,7 @@ use configuration::Configuration;
 /// The result of `node up`.
 pub struct UpReport {
     /// As text.
-    pub told: String,
+    pub output: String,
     /// False if the fallback still depends on the network's name servers.
     pub is_whole: bool,
 }
@@ -60,28 +60,31 @@ pub fn up(
     let mut added =
         NewAddresses { link: node::link_index(settings.link.as_str()).is_none(), addresses: Vec::new() };
     let mut put = || {
-        let told = addresses(&listeners, settings, &runtime, &mut added)?;
+        let output = addresses(&listeners, settings, &runtime, &mut added)?;
         let rules = match settings.rules {
             RuleSet::Nft => rules(&listeners, settings, no_list)?,
             RuleSet::Iptables(set) => whole(iptables::up(set, &listeners).map_err(text)?),
             RuleSet::None => whole(String::new()),
         };
-        Ok(UpReport { told: told + &rules.told, ..rules })
+        Ok(UpReport { output: output + &rules.output, ..rules })
     };
     let put: Result<UpReport, String> = put();
-    let UpReport { mut told, is_whole } = put.map_err(|error| added.take_back(error, settings, &runtime))?;
+    let UpReport { mut output, is_whole } =
+        put.map_err(|error| added.take_back(error, settings, &runtime))?;
     if settings.host_resolver != HostResolver::None {
-        told += &host_resolver(&listeners, settings);
+        output += &host_resolver(&listeners, settings);
     }
-    notes.extend(foreign_addresses::told(&listeners, settings).into_iter().map(|(_, told)| told));
+    notes.extend(
+        foreign_addresses::diagnoses(&listeners, settings).into_iter().map(|(_, diagnosis)| diagnosis),
+    );
     for note in notes {
-        told += &format!("{note}\n");
+        output += &format!("{note}\n");
     }
-    Ok(UpReport { told, is_whole })
+    Ok(UpReport { output, is_whole })
 }
 
-fn whole(told: String) -> UpReport {
-    UpReport { told, is_whole: true }
+fn whole(output: String) -> UpReport {
+    UpReport { output, is_whole: true }
 }
 
 fn addresses(
@@ -90,19 +93,19 @@ fn addresses(
     runtime: &Runtime,
     new: &mut NewAddresses,
 ) -> Result<String, String> {
-    let mut told = String::new();
+    let mut output = String::new();
     for Listener { address, .. } in listeners {
         let added = runtime.block_on(node::ensure_address(*address, AddressPolicy::Named(settings.link)));
         let added = added.map_err(text)?;
         if let EnsuredAddress::AddedTo { .. } = added {
             new.addresses.push(*address);
         }
-        if let Some(instead) = added.instead().filter(|_| told.is_empty()) {
-            told += &format!("{instead}\n");
+        if let Some(instead) = added.instead().filter(|_| output.is_empty()) {
+            output += &format!("{instead}\n");
         }
-        told += &format!("{address} is on {}\n", added.link());
+        output += &format!("{address} is on {}\n", added.link());
     }
-    Ok(told)
+    Ok(output)
 }
 
 /// Link and addresses that this command added.
@@ -124,20 +127,20 @@ impl NewAddresses {
 }
 
 fn rules(listeners: &[Listener], settings: &NodeSettings, no_list: Option<&str>) -> Result<UpReport, String> {
-    let mut told = String::new();
+    let mut output = String::new();
     match node::remove_iptables_rules() {
         Ok(0) => {}
-        Ok(rules) => told += &format!("removed {rules} iptables rules\n"),
-        Err(error) => told += &format!("iptables rules may remain (see iptables-save): {error}\n"),
+        Ok(rules) => output += &format!("removed {rules} iptables rules\n"),
+        Err(error) => output += &format!("iptables rules may remain (see iptables-save): {error}\n"),
     }
     let mut rules = Rules::open().map_err(text)?;
     if let (Some(pid), true) = (rules.holders().map_err(text)?.first(), rules.are_there().map_err(text)?) {
-        return Ok(whole(told + &format!("the rules are maintained by the server of process {pid}\n")));
+        return Ok(whole(output + &format!("the rules are maintained by the server of process {pid}\n")));
     }
     let failover = FailoverScope::now(&settings.failover_clients);
     rules.put(listeners, &failover.clients).map_err(text)?;
     for Listener { address, fallback, fails_closed } in listeners {
-        told += &match fallback {
+        output += &match fallback {
             _ if *fails_closed => format!("queries to {address} are refused while no server is running\n"),
             Some(fallback) => {
                 format!("queries to {address} go to {} while no server is running\n", fallback.target)
@@ -145,14 +148,14 @@ fn rules(listeners: &[Listener], settings: &NodeSettings, no_list: Option<&str>)
             None => format!("queries to {address} have no fallback of localdns while no server is running\n"),
         };
     }
-    told.extend(failover.notes().into_iter().map(|note| format!("{note}\n")));
+    output.extend(failover.notes().into_iter().map(|note| format!("{note}\n")));
     let no_list = no_list.filter(|_| listeners.iter().any(wants_list));
     if let Some(why) = no_list {
-        told += &format!(
+        output += &format!(
             "{why}: {WIRE_SERVER} itself is the fallback, which answers in Azure only; run `localdns node up` again once there are some\n"
         );
     }
-    Ok(UpReport { told, is_whole: no_list.is_none() })
+    Ok(UpReport { output, is_whole: no_list.is_none() })
 }
 
 /// Whether the list of name servers may change the address's fallback.

@@ -24,7 +24,7 @@ pub struct Discovery {
     upstreams: Arc<Upstreams>,
     file: PathBuf,
     origin: ListOrigin,
-    look: FileRead<Said>,
+    look: FileRead<NetworkLists>,
     due: Option<Instant>,
     /// The file's last error, as reported.
     wrong: Option<String>,
@@ -95,13 +95,13 @@ impl Discovery {
         if self.due.is_none_or(|due| due <= now) {
             self.due = Some(now + EVERY);
             let of = self.file.clone();
-            self.look.start(&self.file, now, move || Said::by(files::read(&of, MOST)));
+            self.look.start(&self.file, now, move || NetworkLists::by(files::read(&of, MOST)));
         }
-        let said = match self.look.poll(now, Duration::ZERO) {
+        let lists = match self.look.poll(now, Duration::ZERO) {
             None => return ListChange::Nothing,
-            Some(said) => said.unwrap_or_else(|error| Said::by(Err(error))),
+            Some(lists) => lists.unwrap_or_else(|error| NetworkLists::by(Err(error))),
         };
-        match said.usable(&self.file, is_ours) {
+        match lists.usable(&self.file, is_ours) {
             Ok((list, origin)) => {
                 (self.origin, self.wrong) = (origin, None);
                 if self.upstreams.set(&list) { ListChange::Changed } else { ListChange::Nothing }
@@ -172,7 +172,7 @@ fn await_list(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Looked {
 }
 
 fn look_at(file: &Path, is_ours: IsOurs<'_>) -> Looked {
-    let wrong = match Said::by(files::read_with_timeout(file, MOST)).usable(file, is_ours) {
+    let wrong = match NetworkLists::by(files::read_with_timeout(file, MOST)).usable(file, is_ours) {
         Ok((list, origin)) => return (list, origin, None),
         Err(wrong) => wrong,
     };
@@ -183,13 +183,13 @@ fn look_at(file: &Path, is_ours: IsOurs<'_>) -> Looked {
 }
 
 /// The network's texts.
-struct Said {
+struct NetworkLists {
     resolv_conf: std::io::Result<Vec<u8>>,
     /// Of leases that the resolv.conf lacks.
     leases: String,
 }
 
-impl Said {
+impl NetworkLists {
     fn by(resolv_conf: Result<Vec<u8>, files::ReadError>) -> Self {
         Self { resolv_conf: resolv_conf.map_err(std::io::Error::from), leases: dhcp_servers() }
     }
@@ -229,7 +229,7 @@ pub fn is_on_our_link(ip: IpAddr) -> bool {
 pub const KEPT: &str = "/etc/localdns/upstream-dns";
 
 /// One line for the log.
-pub fn told(list: &Upstreams) -> String {
+pub fn describe(list: &Upstreams) -> String {
     format!("{WIRE_SERVER} stands for {}", ListText(&list.list()))
 }
 

@@ -54,7 +54,7 @@ async fn link_local_addresses_are_added_once_and_can_be_bound_at_once() -> Resul
         server.set_read_timeout(Some(std::time::Duration::from_millis(50))).expect("set");
         // The kernel adds an IPv6 address to its local routes shortly after it can be bound.
         let arrived = (0..200).any(|_| {
-            client.send_to(b"heard", address.socket_addr(53)).expect("can be sent");
+            client.send_to(b"query", address.socket_addr(53)).expect("can be sent");
             server.recv(&mut [0; 16]).is_ok_and(|bytes| bytes == 5)
         });
         assert!(arrived, "{ip} cannot be reached");
@@ -138,9 +138,10 @@ async fn a_kernel_without_such_links_gets_the_address_on_lo() -> Result<(), Node
     Ok(())
 }
 
+/// A link with another name is created, and another program's link is not changed.
 #[tokio::test]
-async fn a_link_of_another_name_is_made_and_one_of_somebody_else_stays() -> Result<(), NodeError> {
-    if !inside_namespace("a_link_of_another_name_is_made_and_one_of_somebody_else_stays", &[]) {
+async fn foreign_link_stays() -> Result<(), NodeError> {
+    if !inside_namespace("foreign_link_stays", &[]) {
         return Ok(());
     }
     let run = |words: &[&str]| Command::new("ip").args(words).status().expect("ip runs").success();
@@ -157,7 +158,7 @@ async fn a_link_of_another_name_is_made_and_one_of_somebody_else_stays() -> Resu
     }
     assert!(run(&["address", "add", "10.9.9.9/32", "dev", "theirs"]));
     let up = |name: &str| interfaces().is_ok_and(|all| all.iter().any(|one| one.name == name && one.up));
-    assert!(up("nodelocaldns") && !up("theirs"), "whether theirs is up is for them to say");
+    assert!(up("nodelocaldns") && !up("theirs"), "the state of another program's link is not changed");
     let gone = remove_link().await?;
     assert_eq!(
         gone,
@@ -182,10 +183,11 @@ fn only_what_an_interface_can_be_called_is_a_name() {
     }
 }
 
+/// Without permission the error contains the command to run.
 #[tokio::test]
-async fn without_permission_the_error_says_what_to_type() {
+async fn missing_permission_error_has_command() {
     // A further user namespace has no rights over the network namespace around it.
-    let name = "without_permission_the_error_says_what_to_type";
+    let name = "missing_permission_error_has_command";
     if !inside_namespace(name, &["unshare", "--user", "--map-root-user"]) {
         return;
     }
@@ -240,8 +242,8 @@ fn inside_namespace(test: &str, wrapper: &[&str]) -> bool {
         .env(MARK, "1")
         .output()
         .expect("it ran a moment ago");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}\n{complained}");
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}\n{complained}");
     false
 }

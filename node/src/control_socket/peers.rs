@@ -134,15 +134,15 @@ async fn doubt_of(running: &RunningServer, stream: &mut UnixStream) -> Option<Do
     let nonce = nonce();
     let challenged = async {
         stream.write_all(format!("{PROVE}{nonce}\n").as_bytes()).await?;
-        let mut said = Vec::new();
-        while said.len() < LONGEST_REASON && said.last() != Some(&b'\n') {
-            said.push(stream.read_u8().await?);
+        let mut line = Vec::new();
+        while line.len() < LONGEST_REASON && line.last() != Some(&b'\n') {
+            line.push(stream.read_u8().await?);
         }
-        io::Result::Ok(String::from_utf8_lossy(&said).into_owned())
+        io::Result::Ok(String::from_utf8_lossy(&line).into_owned())
     };
-    let said = challenged.await.ok();
-    if said.as_deref() != Some(SHOWN) {
-        return Some(Doubt::NotShown(said.map(|said| escaped(said.trim_end()))));
+    let answer = challenged.await.ok();
+    if answer.as_deref() != Some(SHOWN) {
+        return Some(Doubt::NotShown(answer.map(|answer| escaped(answer.trim_end()))));
     }
     let table = table_of(&running.name, &nonce);
     match tables() {
@@ -215,7 +215,7 @@ impl RunningServer {
     ///
     /// # Errors
     /// As [`send_all`](Self::send_all).
-    pub fn tell(&self, word: &str, patience: Duration) -> io::Result<String> {
+    pub fn send(&self, word: &str, patience: Duration) -> io::Result<String> {
         let mut answers = Self::send_all(std::slice::from_ref(self), word, patience);
         answers.pop().unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))
     }
@@ -227,11 +227,11 @@ impl RunningServer {
     /// completely within `patience`.
     pub fn send_all(all: &[Self], word: &str, patience: Duration) -> Vec<io::Result<String>> {
         let until = Instant::now() + patience;
-        let told = on_runtime(async || join_all(all.iter().map(|one| one.tell_until(word, until))).await);
-        told.unwrap_or_else(|error| all.iter().map(|_| Err(error.kind().into())).collect())
+        let answers = on_runtime(async || join_all(all.iter().map(|one| one.send_until(word, until))).await);
+        answers.unwrap_or_else(|error| all.iter().map(|_| Err(error.kind().into())).collect())
     }
 
-    async fn tell_until(&self, word: &str, until: Instant) -> io::Result<String> {
+    async fn send_until(&self, word: &str, until: Instant) -> io::Result<String> {
         let mut is_busy = false;
         loop {
             let answer = match timeout_at(until, self.ask(word, until)).await {
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(answers, [Some("first".to_owned()), Some("second".to_owned())]);
         drop((hearing, first_orders));
         while is_found(&first) {}
-        assert!(first.tell("status", PATIENCE).is_err());
+        assert!(first.send("status", PATIENCE).is_err());
     }
 
     #[test]
@@ -365,7 +365,7 @@ mod tests {
         let listener = listen("4000002-0");
         let running = RunningServer { pid: 4_000_002, name: "4000002-0".to_owned() };
         let patience = Duration::from_millis(300);
-        let asks = thread::spawn(move || running.tell("status", patience));
+        let asks = thread::spawn(move || running.send("status", patience));
         let (mut stream, _) = listener.accept().expect("it is asked");
         while io::Write::write_all(&mut stream, b"{").is_ok() {
             thread::sleep(patience / 10);
@@ -376,13 +376,13 @@ mod tests {
     #[test]
     fn a_busy_server_is_asked_again() {
         let (running, orders, _hearing) = serve();
-        let asks = thread::spawn(move || running.tell("status", PATIENCE));
+        let asks = thread::spawn(move || running.send("status", PATIENCE));
         orders.recv().expect("a word").reject_busy();
         orders.recv().expect("the same").answer("well");
         assert_eq!(asks.join().expect("no panic").expect("an answer"), "well");
         let (running, orders, _hearing) = serve();
         thread::spawn(move || orders.iter().for_each(|order| order.reject_busy()));
-        let error = running.tell("status", Duration::from_millis(300)).expect_err("it is busy");
+        let error = running.send("status", Duration::from_millis(300)).expect_err("it is busy");
         assert_eq!(error.to_string(), "too many commands wait for it; try again");
     }
 

@@ -32,7 +32,7 @@ impl OwnFile {
     /// Written in place, since it may be a mount of its own.
     pub(super) fn put(&self, server: IpAddr) -> Result<PathBuf> {
         if let Ok(target) = fs::read_link(&self.path) {
-            return Err(HostResolverError::SomebodyElses(target));
+            return Err(HostResolverError::ForeignLink(target));
         }
         let text = fs::read_to_string(&self.path).map_err(|source| failed(&self.path, source))?;
         if names(&text, server) {
@@ -311,7 +311,7 @@ mod tests {
             match back {
                 Some(back) => {
                     assert!(file.lost_original().is_none(), "{row}");
-                    assert!(file.restore().expect("it comes back"), "{row}");
+                    assert!(file.restore().expect("it is restored"), "{row}");
                     assert_eq!(texts(&file), [Some(back.to_owned()), None, None], "{row}");
                     assert!(!file.restore().expect("once"), "{row}");
                 }
@@ -319,7 +319,7 @@ mod tests {
                     assert!(
                         matches!(file.lost_original(), Some(HostResolverError::Unkept { server }) if server == b)
                     );
-                    file.restore().expect_err("nobody knows");
+                    file.restore().expect_err("its text is unknown");
                     file.restore().expect_err("nor later");
                 }
             }
@@ -339,10 +339,14 @@ mod tests {
         };
         fs::write(&file.path, "nameserver 10.2.0.2\n").expect("written");
         file.put([169, 254, 10, 10].into()).expect("put");
-        for (more, is_told) in [("options edns0\n", true), ("nameserver 10.2.0.2\n", false)] {
+        for (more, is_refused) in [("options edns0\n", true), ("nameserver 10.2.0.2\n", false)] {
             fs::write(&file.path, format!("nameserver 169.254.10.10\n{more}")).expect("written");
-            assert_eq!(matches!(file.restore(), Err(HostResolverError::Changed { .. })), is_told, "{more}");
-            assert_eq!(file.kept.exists(), is_told, "{more}");
+            assert_eq!(
+                matches!(file.restore(), Err(HostResolverError::Changed { .. })),
+                is_refused,
+                "{more}"
+            );
+            assert_eq!(file.kept.exists(), is_refused, "{more}");
         }
     }
 }

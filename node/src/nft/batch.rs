@@ -262,12 +262,12 @@ impl Socket {
         loop {
             let bytes = self.receive().map_err(|error| refused("read the result of a transaction", error))?;
             for message in parts(&bytes) {
-                let NetlinkPayload::Error(told) = message.payload else { continue };
+                let NetlinkPayload::Error(error) = message.payload else { continue };
                 let number = message.header.sequence_number;
-                if told.code.is_some() {
+                if error.code.is_some() {
                     let action = number.wrapping_sub(begin).wrapping_sub(1);
                     let action = actions.get(action as usize).map_or("commit", String::as_str);
-                    return Err(refused(action, told.to_io()));
+                    return Err(refused(action, error.to_io()));
                 }
                 if number == last {
                     return Ok(());
@@ -337,7 +337,7 @@ impl Socket {
             for message in parts(&bytes) {
                 match message.payload {
                     NetlinkPayload::Done(_) => return Ok(listed),
-                    NetlinkPayload::Error(told) if told.code.is_some() => return Err(told.to_io()),
+                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
                     NetlinkPayload::Error(_) => return Ok(listed),
                     NetlinkPayload::InnerMessage(message) => listed.push(message),
                     _ => {}

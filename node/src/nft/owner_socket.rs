@@ -76,11 +76,11 @@ impl OwnerSocket {
         &self,
         job: impl FnOnce(&mut Socket) -> Result<T, NftError> + Send + 'static,
     ) -> Result<T, NftError> {
-        let (say, said) = mpsc::channel();
-        let job = Box::new(move |socket: &mut Socket| drop(say.send(job(socket))));
+        let (sender, receiver) = mpsc::channel();
+        let job = Box::new(move |socket: &mut Socket| drop(sender.send(job(socket))));
         let jobs = self.jobs.as_ref().ok_or_else(gone)?;
         jobs.send(job).map_err(|_| gone())?;
-        said.recv().map_err(|_| gone())?
+        receiver.recv().map_err(|_| gone())?
     }
 }
 

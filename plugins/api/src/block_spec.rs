@@ -16,7 +16,7 @@ pub struct Spec {
 
 impl Spec {
     /// The specs of this type in all blocks, in file order.
-    pub fn said<T: PluginSpec>(&self) -> impl Iterator<Item = &T> {
+    pub fn specs<T: PluginSpec>(&self) -> impl Iterator<Item = &T> {
         self.blocks.iter().filter_map(|block| block.get())
     }
 }

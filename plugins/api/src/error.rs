@@ -183,7 +183,7 @@ pub enum SetupError {
         /// Where the other stands.
         first: String,
     },
-    /// TLS endpoints of two blocks on one listener that do not say the same.
+    /// TLS endpoints of two blocks on one listener with different settings.
     #[error(
         "cannot serve {server} - conflicting TLS configuration with the `tls` at {first}: {why}; write the same `tls` in both, or give each block its own `bind`"
     )]
@@ -366,10 +366,10 @@ impl Kind for SetupError {
 }
 
 /// The nearest word, or what else helps.
-fn did_you_mean(word: Option<&'static str>, else_told: impl FnOnce() -> String) -> String {
+fn did_you_mean(word: Option<&'static str>, otherwise: impl FnOnce() -> String) -> String {
     match word {
         Some(word) => format!("; did you mean `{word}`?"),
-        None => format!("; {}", else_told()),
+        None => format!("; {}", otherwise()),
     }
 }
 

@@ -70,7 +70,7 @@ pub enum Failure {
 pub struct OwnFailure {
     /// Its name.
     pub plugin: &'static str,
-    /// What it says.
+    /// Its text.
     pub why: Cow<'static, str>,
     /// What kind of failure it is.
     pub kind: FailureKind,
@@ -93,7 +93,7 @@ impl Failure {
         Self::Own(OwnFailure { plugin, why: why.into(), kind })
     }
 
-    /// What the header says.
+    /// The header's description.
     pub fn rcode(&self) -> Rcode {
         match self {
             Self::NoZone | Self::Class | Self::NoPlugin | Self::NotTaken | Self::NotPermitted => {
@@ -127,7 +127,7 @@ impl Failure {
         }
     }
 
-    /// Whether there was no room for the query, which says nothing of its name or of an upstream.
+    /// Whether there was no room for the query, which is no property of its name or of an upstream.
     pub fn is_overload(&self) -> bool {
         match self {
             Self::Overload => true,

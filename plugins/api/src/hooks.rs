@@ -86,7 +86,7 @@ impl ReplySize {
 
     /// The size that log and templates print for a client that accepts `octets`: not above the
     /// Corefile's limit, as in CoreDNS.
-    pub fn told(self, octets: usize) -> usize {
+    pub fn displayed(self, octets: usize) -> usize {
         self.written.map_or(octets, |written| octets.min(written.into()))
     }
 }

@@ -36,7 +36,8 @@ impl<'b> QueryContext<'b> {
         (self.client, self.local) = (client, local);
     }
 
-    /// Largest reply to `query` in bytes that any block sends, whatever the client says that it takes.
+    /// Largest reply to `query` in bytes that any block sends, regardless of the size that the
+    /// client advertises.
     pub fn room(&self, query: &Query<'_>) -> usize {
         ReplySize::at_most(wire::MAX_UDP_SIZE).limit(query, self.proto)
     }

@@ -89,7 +89,7 @@ impl AclSpec {
     }
 
     /// The verdict for all clients; `None` if it depends on the client.
-    fn for_everybody(&self, name: &Name, rtype: RType) -> Option<Option<(&Name, &Rule)>> {
+    fn for_all_clients(&self, name: &Name, rtype: RType) -> Option<Option<(&Name, &Rule)>> {
         let mut rules = self.rules(name, rtype);
         let first = rules.next();
         let action = first.map_or(Action::Allow, |(_, rule)| rule.action);
@@ -147,7 +147,7 @@ impl Rule {
                     );
                 } else {
                     let source = network(word)?;
-                    rule.odd.extend(fits_nobody(word, &source));
+                    rule.odd.extend(matches_no_client(word, &source));
                     rule.sources.push(source);
                 }
             }
@@ -175,7 +175,7 @@ fn network(word: &Word) -> Result<IpNet> {
 }
 
 /// Why a network never matches: a client over IPv4 has its IPv4 address.
-fn fits_nobody(word: &Word, source: &IpNet) -> Option<String> {
+fn matches_no_client(word: &Word, source: &IpNet) -> Option<String> {
     let (mapped, text) = (mapped(source)?, word.shown());
     // A variable's value is not printed.
     let write = if text == word.text { format!("; write {mapped}") } else { String::new() };
@@ -289,7 +289,7 @@ impl Middleware for Acl {
         let (name, rtype) = (effective.name(), effective.rtype());
         let (found, fits) = match client {
             Some(client) => (self.spec.find(name, rtype, client), client.to_string()),
-            None => match self.spec.for_everybody(name, rtype) {
+            None => match self.spec.for_all_clients(name, rtype) {
                 Some(found) => (found, "every client".to_owned()),
                 None => return Explanation::Passes(Some("what `acl` says depends on the client".to_owned())),
             },

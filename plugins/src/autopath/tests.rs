@@ -1,5 +1,5 @@
 use super::*;
-use crate::read_corefile::tests::{good, refused, refused_properties, said};
+use crate::read_corefile::tests::{good, parsed, refused, refused_properties};
 use crate::testing::{Others, a, packet, through};
 use corefile::Location;
 use logging::Format;
@@ -23,7 +23,7 @@ fn spec(source: PathSource) -> AutopathSpec {
 
 #[test]
 fn zones_and_search_path_source() {
-    let read = |lines: &str| said::<AutopathSpec>(lines).unwrap();
+    let read = |lines: &str| parsed::<AutopathSpec>(lines).unwrap();
     let file = |path: &str| PathSource::File(path.into());
     assert_eq!(read("autopath my-resolv.conf").source, file("my-resolv.conf"));
     assert_eq!(read("autopath my-resolv.conf\nroot /etc").source, file("/etc/my-resolv.conf"));
@@ -139,13 +139,13 @@ fn others(rows: &[&str]) -> Others {
         if let Ok(octet) = what.parse() {
             response.records.push(a(owner, 7, [192, 0, 2, octet]));
         }
-        let wish = match what {
+        let result = match what {
             "fails" => SubqueryResult::Failed(Failure::Overload),
             "dropped" => SubqueryResult::Failed(Failure::Dropped),
             "refused" => SubqueryResult::Answer(Box::new(Message { rcode: Rcode::REFUSED, ..response })),
             _ => SubqueryResult::Answer(Box::new(response)),
         };
-        others.0.insert((name(owner), RType::A), wish);
+        others.0.insert((name(owner), RType::A), result);
     }
     others
 }
@@ -189,7 +189,7 @@ fn first_existing_name_answers() {
         let (effective, message) = through(&step, &format!("192.0.2.{client}"), &packet, below, &mut others);
         assert_eq!(effective, format!("{asked}. A"));
         let message = message.map_or_else(
-            |untold| format!("{untold:?}"),
+            |no_reply| format!("{no_reply:?}"),
             |message| match message.rcode {
                 Rcode::NOTAUTH => "passed".to_owned(),
                 rcode => {

@@ -110,7 +110,7 @@ fn address(text: &str) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, refused_properties, said};
+    use crate::read_corefile::tests::{parsed, refused, refused_properties};
 
     fn addresses_of(name: &str) -> std::result::Result<Vec<SocketAddr>, node::NodeError> {
         match name {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     fn addresses(lines: &str) -> std::result::Result<String, String> {
-        match said::<BindSpec>(lines).unwrap_or_default().addresses(&addresses_of) {
+        match parsed::<BindSpec>(lines).unwrap_or_default().addresses(&addresses_of) {
             Ok(found) => {
                 let found: Vec<String> = found.iter().map(ToString::to_string).collect();
                 Ok(found
@@ -171,8 +171,8 @@ mod tests {
             ("bind fe80::1%eth9", "2:6: plugin/bind: no interface \"fe80::1%eth9\""),
             ("bind ::1%lo", "2:6: plugin/bind: no interface \"::1%lo\""),
         ] {
-            let mend = " on this machine; name one that `ip link` lists, or an IP address";
-            assert_eq!(addresses(lines), Err(format!("Corefile:{error}{mend}")), "{lines}");
+            let remedy = " on this machine; name one that `ip link` lists, or an IP address";
+            assert_eq!(addresses(lines), Err(format!("Corefile:{error}{remedy}")), "{lines}");
         }
         for (lines, error) in [
             ("bind lo {\nexcept lo\n}", "`except` leaves no address to listen on; leave one"),

@@ -37,15 +37,15 @@ impl HooksSpec for BufsizeSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, said};
+    use crate::read_corefile::tests::{parsed, refused};
 
     #[test]
     fn size_bounds() {
-        assert_eq!(said::<BufsizeSpec>(""), None);
+        assert_eq!(parsed::<BufsizeSpec>(""), None);
         for (line, octets) in
             [("bufsize", 1232), ("bufsize 512", 512), ("bufsize 4096", 4096), ("bufsize +600", 600)]
         {
-            assert_eq!(said(line), Some(BufsizeSpec { octets }), "{line}");
+            assert_eq!(parsed(line), Some(BufsizeSpec { octets }), "{line}");
         }
         refused(&[
             ("bufsize 511", "2:9: plugin/bufsize: \"511\" is not a size of 512 to 4096 octets"),

@@ -175,7 +175,7 @@ const RECHECK: &str = "a duration of at most 5m";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, refused_properties, said, with};
+    use crate::read_corefile::tests::{parsed, refused, refused_properties, with};
 
     /// Differences of a row from the bare directive.
     type Change = fn(&mut CacheSpec);
@@ -250,7 +250,7 @@ mod tests {
         for (lines, change) in rows {
             let mut expected = CacheSpec { zones: vec![Name::ROOT], ..CacheSpec::default() };
             change(&mut expected);
-            assert_eq!(said(lines), Some(expected), "{lines}");
+            assert_eq!(parsed(lines), Some(expected), "{lines}");
         }
     }
 

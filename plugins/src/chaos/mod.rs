@@ -123,7 +123,7 @@ const VERSION: &str = concat!("localdns-", env!("CARGO_PKG_VERSION"));
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, said};
+    use crate::read_corefile::tests::{parsed, refused};
     use crate::testing::{Others, packet, through};
 
     fn texts(chaos: &Chaos, name: &str, rtype: RType, class: Class) -> Option<Vec<String>> {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn chaos(line: &str) -> Chaos {
-        said(line).unwrap()
+        parsed(line).unwrap()
     }
 
     #[test]

@@ -20,12 +20,12 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, said};
+    use crate::read_corefile::tests::{parsed, refused};
 
     #[test]
     fn debug_takes_no_argument() {
-        assert!(said::<DebugSpec>("debug").is_some());
-        assert!(said::<DebugSpec>("whoami").is_none());
+        assert!(parsed::<DebugSpec>("debug").is_some());
+        assert!(parsed::<DebugSpec>("whoami").is_none());
         refused(&[
             ("debug all", "2:7: plugin/debug: unexpected argument \"all\"; `debug` needs no argument"),
             ("debug {\nx\n}", "2:1: plugin/debug: `debug` has no sub-block; remove the braces"),

@@ -104,15 +104,15 @@ impl ObserveFailures for Errors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, refused_properties, said};
+    use crate::read_corefile::tests::{parsed, refused, refused_properties};
 
     #[test]
     fn errors_are_consolidated_by_pattern() {
         for lines in ["errors", "errors stdout", "errors {\nstacktrace\n}"] {
-            assert!(said::<ErrorsSpec>(lines).unwrap().consolidate.is_empty(), "{lines}");
+            assert!(parsed::<ErrorsSpec>(lines).unwrap().consolidate.is_empty(), "{lines}");
         }
         let lines = "errors {\nconsolidate 5m \".* i/o timeout$\" warning\nconsolidate 30s ^x show_first\n}";
-        let found: Vec<_> = said::<ErrorsSpec>(lines)
+        let found: Vec<_> = parsed::<ErrorsSpec>(lines)
             .unwrap()
             .consolidate
             .into_iter()

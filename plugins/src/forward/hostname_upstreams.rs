@@ -224,12 +224,12 @@ mod tests {
             (news, kept.due.unwrap() - now, kept.names[0].1.as_ref().unwrap().addresses.len())
         };
         let lost = || Err(Box::new(ResolveError::NoAddress(wanted.0)));
-        let told = News::Failed(lost().unwrap_err().to_string());
+        let failed = News::Failed(lost().unwrap_err().to_string());
         let secs = Duration::from_secs;
         for (outcome, expected) in [
             (Ok(addresses(&["192.0.2.2", "192.0.2.1"], 60)), (News::Nothing, secs(60), 2)),
             (Ok(addresses(&["192.0.2.3"], 7200)), (News::Changed, secs(3600), 1)),
-            (lost(), (told, secs(1), 1)),
+            (lost(), (failed, secs(1), 1)),
             (lost(), (News::Nothing, secs(2), 1)),
             (lost(), (News::Nothing, secs(4), 1)),
             (lost(), (News::Nothing, secs(8), 1)),
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(
             take(Err(Box::new(ResolveError::NoAddress(wanted.0)))),
             News::Nothing,
-            "it was told at the start"
+            "it was reported at the start"
         );
         assert_eq!(take(Ok(addresses(&["192.0.2.3"], 60))), News::Changed);
         assert_eq!(kept.lasts(), Duration::from_secs(60));

@@ -292,7 +292,7 @@ impl Followed {
     /// Looks up every host name among the upstreams of a configuration, at most 4 s for all, and
     /// replaces all results. Servers in `ours` are not queried.
     pub fn look_up(&self, spec: &Spec, ours: &[SocketAddr], handle: &tokio::runtime::Handle) {
-        let stanzas = spec.said().flat_map(|forward: &ForwardSpecs| &forward.stanzas);
+        let stanzas = spec.specs().flat_map(|forward: &ForwardSpecs| &forward.stanzas);
         self.names.look_up(stanzas, ours, handle);
     }
 

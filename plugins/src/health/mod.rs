@@ -41,11 +41,11 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused_properties, said, with};
+    use crate::read_corefile::tests::{parsed, refused_properties, with};
 
     #[test]
     fn properties_are_read() {
-        let lameduck = said::<HealthSpec>(&with("health", "lameduck 5s")).unwrap().lameduck;
+        let lameduck = parsed::<HealthSpec>(&with("health", "lameduck 5s")).unwrap().lameduck;
         assert_eq!(lameduck, Duration::from_secs(5));
         refused_properties(
             "health",

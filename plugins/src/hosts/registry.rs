@@ -16,7 +16,7 @@ use plugin::reload_state::Persistent;
 
 /// Plans of refreshed names, from the Corefile's properties and the environment.
 pub fn plans(spec: &Spec, environment: &Environment) -> Vec<RefreshPlan> {
-    let hosts: Vec<_> = spec.said().map(|hosts: &HostsSpec| (&hosts.file, &hosts.refresh)).collect();
+    let hosts: Vec<_> = spec.specs().map(|hosts: &HostsSpec| (&hosts.file, &hosts.refresh)).collect();
     refresh::plan(&hosts, environment)
 }
 

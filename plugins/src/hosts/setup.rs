@@ -197,7 +197,7 @@ const INTERVAL: &str = "a duration of at least 5s";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, refused_properties, said, with};
+    use crate::read_corefile::tests::{parsed, refused, refused_properties, with};
 
     /// Differences of a row from the bare directive.
     type Change = fn(&mut HostsSpec);
@@ -270,7 +270,7 @@ mod tests {
         for (lines, change) in rows {
             let mut expected = bare();
             change(&mut expected);
-            assert_eq!(said(lines), Some(expected), "{lines}");
+            assert_eq!(parsed(lines), Some(expected), "{lines}");
         }
     }
 

@@ -186,7 +186,7 @@ const APEX: &str = "a label of a name";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, said};
+    use crate::read_corefile::tests::{parsed, refused};
     use wire::Name;
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
                  its zone {own}; give it a zone of its own, or `fallthrough`"
             )
         };
-        for (external, told) in [
+        for (external, expected) in [
             ("k8s_external example.org", vec![]),
             ("k8s_external a.cluster.local", vec![]),
             ("k8s_external cluster.local", vec![hides("cluster.local.", "cluster.local.")]),
@@ -208,7 +208,7 @@ mod tests {
         ] {
             let corefile = format!(". {{\nkubernetes cluster.local in-addr.arpa\n{external}\n}}\n");
             let spec = crate::read_corefile::tests::spec(&corefile).unwrap();
-            assert_eq!(odd(&spec).collect::<Vec<_>>(), told, "{external}");
+            assert_eq!(odd(&spec).collect::<Vec<_>>(), expected, "{external}");
         }
     }
 
@@ -216,7 +216,7 @@ mod tests {
     fn properties_change_what_they_name() {
         let name = |text: &str| Name::from_text(text).unwrap();
         let read = |properties: &str| {
-            said::<ExternalSpec>(&format!(
+            parsed::<ExternalSpec>(&format!(
                 "kubernetes cluster.local\nk8s_external example.org in-addr.arpa {{\n{properties}\n}}"
             ))
             .unwrap()

@@ -36,14 +36,14 @@ struct Shared {
     index: Arc<Index>,
     snapshot: Option<Arc<Kept>>,
     metrics: Arc<Metrics>,
-    told: Mutex<Told>,
+    reports: Mutex<Reports>,
     /// Notified when a kind is synced.
     known: Condvar,
 }
 
 /// Events of each kind, and which of them are logged.
 #[derive(Default)]
-struct Told {
+struct Reports {
     /// Kinds without a connected watch after an attempt: the error and its remedy.
     lost: BTreeMap<Kind, (String, &'static str)>,
     /// Logged causes by their kind of error: each once until all kinds are watched again.
@@ -68,7 +68,7 @@ impl Cluster {
         let index = Arc::new(Index::new(&wants, wall));
         let snapshot = snapshot.map(|spec| Arc::new(Kept::new(spec, wall)));
         let followed = Arc::new(Followed { index: index.clone(), access, wants });
-        let shared = Shared { index, snapshot, metrics, told: Mutex::default(), known: Condvar::new() };
+        let shared = Shared { index, snapshot, metrics, reports: Mutex::default(), known: Condvar::new() };
         Self { followed, shared: Arc::new(shared), following: Mutex::default(), start: Mutex::default() }
     }
 
@@ -114,31 +114,31 @@ impl Cluster {
 
     /// Time of the last event.
     pub(super) fn heard(&self) -> Option<Instant> {
-        self.shared.told().heard
+        self.shared.reports().heard
     }
 
     /// Missing permissions of the account, such as `watch services`.
     pub(super) fn rights_missing(&self) -> Vec<String> {
-        self.shared.told().forbidden.iter().map(|(kind, verb)| format!("{verb} {kind}")).collect()
+        self.shared.reports().forbidden.iter().map(|(kind, verb)| format!("{verb} {kind}")).collect()
     }
 
     /// The problems: one for each cause, with its kinds of objects, and that of the snapshot.
     pub(super) fn problems(&self) -> Vec<SyncProblem> {
         let mut all: Vec<SyncProblem> = Vec::new();
-        for (kind, (what, remedy)) in &self.shared.told().lost {
+        for (kind, (what, remedy)) in &self.shared.reports().lost {
             match all.iter_mut().find(|one| one.problem == *what) {
                 Some(one) => one.subject = format!("{}, {kind}", one.subject),
                 None => all.push(SyncProblem { subject: kind.to_string(), problem: what.clone(), remedy }),
             }
         }
-        let told = self.shared.told();
-        let crowded = self.index().unsynced().kinds().filter(|kind| told.crowded.contains(kind));
+        let reports = self.shared.reports();
+        let crowded = self.index().unsynced().kinds().filter(|kind| reports.crowded.contains(kind));
         all.extend(crowded.map(|kind| SyncProblem {
             subject: kind.to_string(),
             problem: "some objects did not fit into memory".to_owned(),
             remedy: FOLLOW_FEWER,
         }));
-        drop(told);
+        drop(reports);
         all.extend(self.snapshot().and_then(Kept::problems));
         all
     }
@@ -183,29 +183,29 @@ impl Cluster {
 
     /// Waits until all kinds are synced, at most until `end`.
     pub(super) fn wait_until(&self, end: Instant, logger: &Logger) {
-        let mut told = self.shared.told();
-        let mut is_told = false;
+        let mut reports = self.shared.reports();
+        let mut is_logged = false;
         while !self.is_known() {
             let left = end.saturating_duration_since(clock::now());
             if left.is_zero() {
                 logger.warning(Some("kubernetes"), "starting server with unsynced Kubernetes API");
                 return;
             }
-            let patience = if is_told { left } else { left.min(TELL_AFTER) };
+            let patience = if is_logged { left } else { left.min(LOG_AFTER) };
             let (guard, timeout) =
-                self.shared.known.wait_timeout(told, patience).unwrap_or_else(PoisonError::into_inner);
-            told = guard;
-            if timeout.timed_out() && !is_told {
+                self.shared.known.wait_timeout(reports, patience).unwrap_or_else(PoisonError::into_inner);
+            reports = guard;
+            if timeout.timed_out() && !is_logged {
                 logger.info(Some("kubernetes"), "waiting for Kubernetes API before starting server");
-                is_told = true;
+                is_logged = true;
             }
         }
     }
 }
 
 impl Shared {
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reports(&self) -> MutexGuard<'_, Reports> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -224,7 +224,7 @@ impl IndexObserver for Teller {
     }
 
     fn updated(&mut self) {
-        self.shared.told().heard = Some(clock::now());
+        self.shared.reports().heard = Some(clock::now());
     }
 
     fn complete(&mut self, kind: Kind) {
@@ -235,28 +235,28 @@ impl IndexObserver for Teller {
             );
         }
         // The lock is held so that a thread between its check and its wait does not miss the wake-up.
-        let mut told = self.shared.told();
+        let mut reports = self.shared.reports();
         let unknown = self.shared.index.unsynced();
-        told.crowded.retain(|crowded| *crowded != kind || unknown.kinds().any(|unknown| unknown == kind));
+        reports.crowded.retain(|crowded| *crowded != kind || unknown.kinds().any(|unknown| unknown == kind));
         self.shared.known.notify_all();
     }
 
     fn watching(&mut self, kind: Kind) {
-        let mut told = self.shared.told();
-        told.forbidden.remove(&kind);
-        told.lost.remove(&kind);
+        let mut reports = self.shared.reports();
+        reports.forbidden.remove(&kind);
+        reports.lost.remove(&kind);
         // A kind that is not listed yet, or is being listed again, is not watched either, but needs
         // no log line.
         let is_all = self.wanted.iter().all(|kind| self.shared.index.is_connected(*kind));
-        if is_all && !told.causes.is_empty() {
-            told.causes.clear();
+        if is_all && !reports.causes.is_empty() {
+            reports.causes.clear();
             self.logger.info(Some("kubernetes"), "the Kubernetes API is followed again");
         }
     }
 
     fn failed(&mut self, kind: Kind, why: &WatchError) {
-        let mut told = self.shared.told();
-        told.lost.insert(kind, (why.to_string(), why.remedy()));
+        let mut reports = self.shared.reports();
+        reports.lost.insert(kind, (why.to_string(), why.remedy()));
         // All objects are listed again at once, or requested in another way: no answer is lost, so
         // nothing is logged.
         if matches!(
@@ -269,13 +269,13 @@ impl IndexObserver for Teller {
             return;
         }
         if let WatchError::Forbidden { verb, .. } = why {
-            told.forbidden.insert(kind, verb);
+            reports.forbidden.insert(kind, verb);
         }
         let of_kind =
             matches!(why, WatchError::Forbidden { .. } | WatchError::NoSuchResource { .. }).then_some(kind);
         // Causes may alternate, such as a refused connection and a wrong certificate; each is
         // logged once. The bound keeps an API with a new cause each time from filling the log.
-        let causes = told.causes.entry((discriminant(why), of_kind)).or_default();
+        let causes = reports.causes.entry((discriminant(why), of_kind)).or_default();
         if causes.len() >= MOST_CAUSES || !causes.insert(why.to_string()) {
             return;
         }
@@ -291,7 +291,7 @@ impl IndexObserver for Teller {
 
     fn invalid(&mut self, kind: Kind, what: &DecodeError) {
         self.shared.metrics.unreadable(kind);
-        if self.shared.told().unreadable.insert(kind) {
+        if self.shared.reports().unreadable.insert(kind) {
             let line = format!(
                 "Some {kind} of the API are invalid and left out; the first is {what}. Correct it or delete it: \
                  `kubectl get {kind} -A -o yaml` shows it"
@@ -301,7 +301,7 @@ impl IndexObserver for Teller {
     }
 
     fn out_of_memory(&mut self, kind: Kind, most_octets: usize) {
-        if self.shared.told().crowded.insert(kind) {
+        if self.shared.reports().crowded.insert(kind) {
             let line = format!(
                 "More {kind} than there is room for: objects of a cluster have {} MiB; what is not known of them is SERVFAIL. {}",
                 most_octets >> 20,
@@ -347,5 +347,5 @@ fn wall() -> SinceEpoch {
 const FOLLOW_FEWER: &str = "Follow fewer, by `namespaces` or `labels`, or let it have more memory";
 /// Maximum number of causes of one kind of error that are logged until all kinds are watched again.
 const MOST_CAUSES: usize = 4;
-/// Delay before the log says that a start waits.
-const TELL_AFTER: Duration = Duration::from_millis(500);
+/// Delay before a waiting start is logged.
+const LOG_AFTER: Duration = Duration::from_millis(500);

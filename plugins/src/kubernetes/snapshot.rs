@@ -52,7 +52,7 @@ struct State {
     written: u64,
     failed: u64,
     /// Whether the current series of failures is logged; reset by a successful write.
-    is_told: bool,
+    is_logged: bool,
 }
 
 /// Ends the writer thread on drop.
@@ -103,7 +103,7 @@ impl Kept {
     }
 
     /// Loads the file into the index for `explain`, if it exists, and returns its age. Its owner is
-    /// the server's user, who may be another than this process's.
+    /// the server's user, which may differ from this process's.
     ///
     /// # Errors
     /// Why it cannot be used; the index is empty then.
@@ -210,21 +210,21 @@ impl Kept {
             if outcome.is_ok() {
                 last = Some(changes);
             }
-            self.tell(outcome, logger);
+            self.record(outcome, logger);
         }
     }
 
-    fn tell(&self, outcome: Result<(), String>, logger: &Logger) {
+    fn record(&self, outcome: Result<(), String>, logger: &Logger) {
         let mut state = self.state();
         match outcome {
             Ok(()) => {
                 state.written += 1;
-                state.is_told = false;
+                state.is_logged = false;
                 state.unusable = None;
             }
             Err(cause) => {
                 state.failed += 1;
-                if !std::mem::replace(&mut state.is_told, true) {
+                if !std::mem::replace(&mut state.is_logged, true) {
                     let line = format!(
                         "Cannot keep the snapshot: {cause}; a restart without the API knows what was kept before"
                     );

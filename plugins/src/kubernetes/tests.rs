@@ -1,5 +1,5 @@
 use super::*;
-use crate::read_corefile::tests::{refused, refused_properties, said, with};
+use crate::read_corefile::tests::{parsed, refused, refused_properties, with};
 use ::kubernetes::Pods;
 use kubernetes_api::{Access, ClientFiles, PodWatch, RateLimit, Selector};
 use std::time::Duration;
@@ -87,14 +87,14 @@ fn arguments_and_properties() {
         }),
     ];
     let directive = "kubernetes cluster.local clusterset.local in-addr.arpa";
-    let bare: KubernetesSpec = said(directive).unwrap();
+    let bare: KubernetesSpec = parsed(directive).unwrap();
     assert_eq!((bare.rules.ttl, bare.startup_timeout), (5, Duration::from_secs(5)));
     for (properties, change) in rows {
         let mut expected = bare.clone();
         change(&mut expected);
-        assert_eq!(said(&with(directive, properties)), Some(expected), "{properties}");
+        assert_eq!(parsed(&with(directive, properties)), Some(expected), "{properties}");
     }
-    let zones = |lines: &str| said::<KubernetesSpec>(lines).unwrap().rules.zones;
+    let zones = |lines: &str| parsed::<KubernetesSpec>(lines).unwrap().rules.zones;
     assert_eq!(zones("kubernetes"), [Name::ROOT]);
     assert_eq!(
         zones("kubernetes cluster.local 10.96.0.0/16 fd00::/16"),
@@ -125,14 +125,14 @@ fn pods_are_watched_when_needed() {
         ("metadata\nlog . \"{/kubernetes/namespace}\"\nkubernetes {\nnode a\n}", None),
         ("metadata\nlog . \"{/kubernetes/client-namespace}\"\nkubernetes", None),
     ] {
-        assert_eq!(said::<KubernetesSpec>(lines).unwrap().wants.pods, wanted, "{lines}");
+        assert_eq!(parsed::<KubernetesSpec>(lines).unwrap().wants.pods, wanted, "{lines}");
     }
 }
 
 #[test]
 fn pod_labels_that_rules_read() {
     let kept = |lines: &str| {
-        let pods = said::<KubernetesSpec>(lines).unwrap().wants.pods.unwrap();
+        let pods = parsed::<KubernetesSpec>(lines).unwrap().wants.pods.unwrap();
         pods.labels.join(" ")
     };
     let readers = "log . \"{/kubernetes/client-label/tier}\"\n\

@@ -67,7 +67,7 @@ impl Weights {
 
 impl Weights {
     /// Logs why the file cannot be used, and which weights are used instead.
-    fn tell(&self, error: &str, logger: &Logger) {
+    fn log_error(&self, error: &str, logger: &Logger) {
         let instead = match self.current.load().is_empty() {
             true => "every address weighs 1",
             false => "the weights stay",
@@ -103,7 +103,7 @@ impl Persistent for WeightFiles {
         for weights in files.iter().filter_map(|followed| followed.weights.upgrade()) {
             let read = files::read_with_timeout(&weights.file, LARGEST).map_err(|error| error.to_string());
             if let Err(error) = read.and_then(|text| parse(&String::from_utf8_lossy(&text))) {
-                weights.tell(&error, logger);
+                weights.log_error(&error, logger);
             }
         }
     }
@@ -116,8 +116,8 @@ impl Persistent for WeightFiles {
             let Some(weights) = followed.weights.upgrade() else { continue };
             let file = weights.file.clone();
             followed.look.start(&weights.file, now, move || files::read(&file, LARGEST));
-            if let Some(came) = followed.look.poll(now, Duration::ZERO) {
-                let read = came.and_then(|read| read).map_err(|error| error.to_string());
+            if let Some(outcome) = followed.look.poll(now, Duration::ZERO) {
+                let read = outcome.and_then(|read| read).map_err(|error| error.to_string());
                 followed.apply(read, &weights, logger);
             }
             followed.next = match followed.look.is_pending() {
@@ -155,7 +155,7 @@ impl Followed {
                 logger.info(Some("loadbalance"), &format!("Successfully reloaded weight file {file}"));
             }
             Err(error) if self.failed.as_ref() != Some(&error) => {
-                weights.tell(&error, logger);
+                weights.log_error(&error, logger);
                 self.failed = Some(error);
             }
             Err(_) => {}

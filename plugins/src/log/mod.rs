@@ -80,14 +80,14 @@ impl ObserveQueries for Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, refused_properties, said};
+    use crate::read_corefile::tests::{parsed, refused, refused_properties};
 
     const ALL: Classes = Classes { success: true, denial: true, error: true };
 
     #[test]
     fn log_lines_become_rules_in_file_order() {
         let rules = |lines: &str| -> Vec<(String, String, Classes)> {
-            let rules = said::<LogSpec>(lines).map(|spec| spec.rules).unwrap_or_default().into_iter();
+            let rules = parsed::<LogSpec>(lines).map(|spec| spec.rules).unwrap_or_default().into_iter();
             rules.map(|rule| (rule.zone.to_string(), rule.format, rule.classes)).collect()
         };
         let rule = |zone: &str, format: &str, classes| (zone.to_owned(), format.to_owned(), classes);

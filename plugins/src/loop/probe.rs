@@ -167,24 +167,25 @@ mod tests {
         let mut watched = Watched::new(&forwarding.chain.stanzas()[0]);
         let logger = &scene.shared.logger;
         assert!(!watched.apply(vec![true, false], &Name::ROOT, logger));
-        let told = |of: &[Arc<Upstream>]| of.iter().map(|of| of.address().to_string()).collect::<Vec<_>>();
+        let addresses =
+            |of: &[Arc<Upstream>]| of.iter().map(|of| of.address().to_string()).collect::<Vec<_>>();
         assert_eq!(
-            told(&watched.stanza.upstreams()),
+            addresses(&watched.stanza.upstreams()),
             ["192.0.2.2:53"],
             "the first is not asked while it leads back"
         );
-        assert_eq!(told(&watched.stanza.left_out()), ["192.0.2.1:53"], "and is not forgotten");
+        assert_eq!(addresses(&watched.stanza.left_out()), ["192.0.2.1:53"], "and is not forgotten");
         assert!(!watched.apply(vec![true, false], &Name::ROOT, logger));
         let new = scene.shared.upstreams.upstream("192.0.2.3:53".parse().unwrap(), None, None);
         watched.stanza.set_upstreams(vec![new]).unwrap();
         // The old upstream still loops; the new one may do so as well.
         let before = Arc::new(Vec::new());
         assert!(!watched.stanza.leave_out(&before, Vec::new(), Vec::new()), "what a file brought is kept");
-        assert_eq!(told(&watched.stanza.upstreams()), ["192.0.2.3:53"]);
+        assert_eq!(addresses(&watched.stanza.upstreams()), ["192.0.2.3:53"]);
         assert!(watched.stanza.left_out().is_empty());
         assert!(watched.apply(vec![true, false], &Name::ROOT, logger));
         assert_eq!(
-            (told(&watched.upstreams), &watched.looping[..]),
+            (addresses(&watched.upstreams), &watched.looping[..]),
             (vec!["192.0.2.3:53".to_owned()], &[false][..])
         );
     }

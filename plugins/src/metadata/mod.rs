@@ -73,7 +73,7 @@ const PLUGIN: &str = "metadata";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, said};
+    use crate::read_corefile::tests::{parsed, refused};
 
     fn name(text: &str) -> Name {
         Name::from_text(text).expect("a name")
@@ -120,9 +120,9 @@ mod tests {
             ("metadata example.org 10.0.0.0/8", &["example.org", "10.in-addr.arpa"]),
         ] {
             let zones = zones.iter().map(|zone| name(zone)).collect();
-            assert_eq!(said(line), Some(MetadataSpec { zones }), "{line}");
+            assert_eq!(parsed(line), Some(MetadataSpec { zones }), "{line}");
         }
-        assert_eq!(said::<MetadataSpec>("whoami"), None);
+        assert_eq!(parsed::<MetadataSpec>("whoami"), None);
         refused(&[
             (
                 "metadata\nmetadata",

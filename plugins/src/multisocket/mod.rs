@@ -32,8 +32,9 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
 /// Number of UDP sockets for each address: from `multisocket`, else one for each core up to
 /// `MAX_DEFAULT_SOCKETS`.
 pub fn sockets(spec: &Spec) -> usize {
-    let said = spec.said().next().and_then(|multisocket: &MultisocketSpec| multisocket.sockets);
-    said.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_SOCKETS))
+    let configured = spec.specs().next().and_then(|multisocket: &MultisocketSpec| multisocket.sockets);
+    configured
+        .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_SOCKETS))
 }
 
 /// Maximum number of sockets and workers by default: more rarely helps on a node with other work.
@@ -42,15 +43,15 @@ const MAX_DEFAULT_SOCKETS: usize = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, said};
+    use crate::read_corefile::tests::{parsed, refused};
 
     #[test]
     fn number_bounds() {
-        assert_eq!(said::<MultisocketSpec>(""), None);
+        assert_eq!(parsed::<MultisocketSpec>(""), None);
         for (line, sockets) in
             [("multisocket", None), ("multisocket 1", Some(1)), ("multisocket 1024", Some(1024))]
         {
-            assert_eq!(said(line), Some(MultisocketSpec { sockets }), "{line}");
+            assert_eq!(parsed(line), Some(MultisocketSpec { sockets }), "{line}");
         }
         refused(&[
             ("multisocket 0", "2:13: plugin/multisocket: \"0\" is not a number of 1 to 1024 sockets"),

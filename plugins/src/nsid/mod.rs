@@ -62,7 +62,7 @@ const OPTION_HEAD: usize = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, said};
+    use crate::read_corefile::tests::{parsed, refused};
 
     #[test]
     fn identifier_bounds() {
@@ -75,7 +75,7 @@ mod tests {
             (format!("nsid {longest}"), Some(longest.as_str())),
         ] {
             let data = data.map(str::to_owned);
-            assert_eq!(said(&line), Some(NsidSpec { data }), "{line}");
+            assert_eq!(parsed(&line), Some(NsidSpec { data }), "{line}");
         }
         let too_long = "a".repeat(129);
         let long_line = format!("nsid {too_long}");

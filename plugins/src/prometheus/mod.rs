@@ -56,11 +56,11 @@ impl HooksSpec for PrometheusSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused_properties, said, with};
+    use crate::read_corefile::tests::{parsed, refused_properties, with};
 
     #[test]
     fn properties_are_read() {
-        assert!(said::<PrometheusSpec>(&with("prometheus", "runtime_metrics")).is_some());
+        assert!(parsed::<PrometheusSpec>(&with("prometheus", "runtime_metrics")).is_some());
         refused_properties(
             "prometheus",
             &[

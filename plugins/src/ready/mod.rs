@@ -45,7 +45,7 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused_properties, said, with};
+    use crate::read_corefile::tests::{parsed, refused_properties, with};
 
     #[test]
     fn properties_are_read() {
@@ -54,7 +54,7 @@ mod tests {
             (with("ready", "monitor until-ready"), false),
             (with("ready", "monitor continuously"), true),
         ] {
-            assert_eq!(said::<ReadySpec>(&lines).unwrap().continuously, continuously, "{lines}");
+            assert_eq!(parsed::<ReadySpec>(&lines).unwrap().continuously, continuously, "{lines}");
         }
         refused_properties(
             "ready",

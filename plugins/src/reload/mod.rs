@@ -47,7 +47,7 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, said};
+    use crate::read_corefile::tests::{parsed, refused};
 
     #[test]
     fn reload_has_an_interval_and_a_jitter() {
@@ -60,7 +60,7 @@ mod tests {
             ("reload 10s 9s", 10, 5000),
         ] {
             let (interval, jitter) = (Duration::from_secs(interval), Duration::from_millis(jitter_ms));
-            assert_eq!(said(line), Some(ReloadSpec { interval, jitter }), "{line}");
+            assert_eq!(parsed(line), Some(ReloadSpec { interval, jitter }), "{line}");
         }
         refused(&[
             ("reload 1s", "2:8: plugin/reload: \"1s\" is not a duration of at least 2s"),

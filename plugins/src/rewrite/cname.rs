@@ -35,7 +35,7 @@ impl Cname {
             Name::from_text(&to).ok().map(|to| (at, target, to))
         });
         let Some((at, target, to)) = found else { return HookResult::Done };
-        let Some(wish) = subqueries.resolve(&to, effective.rtype(), effective.class()) else {
+        let Some(result) = subqueries.resolve(&to, effective.rtype(), effective.class()) else {
             return HookResult::Waiting;
         };
         response.clear_ad();
@@ -44,8 +44,8 @@ impl Cname {
         }
         response.records.truncate(at + 1);
         response.records.retain(|rr| rr.rtype == RType::CNAME);
-        wish.extend_ede(&mut response.options);
-        match wish {
+        result.extend_ede(&mut response.options);
+        match result {
             SubqueryResult::Answer(answer) => {
                 // The rcode is that of the chain's end (RFC 6604, section 3).
                 response.rcode = answer.rcode;

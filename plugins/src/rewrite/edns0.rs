@@ -129,7 +129,12 @@ impl Data {
 
 /// Copies rewritten options to the response of a client with EDNS, undone by `undo`, as CoreDNS
 /// does for the codes in rules.
-pub(super) fn tell(codes: &[u16], undo: &[Undo], effective: &EffectiveQuery<'_>, response: &mut Message) {
+pub(super) fn copy_options(
+    codes: &[u16],
+    undo: &[Undo],
+    effective: &EffectiveQuery<'_>,
+    response: &mut Message,
+) {
     if effective.client_query().edns.is_none() {
         return;
     }

@@ -107,17 +107,21 @@ impl Middleware for Rewrite {
                 Err(failure) => return OnQuery::Fail(failure),
             }
         }
-        let tells = effective.client_query().edns.is_some() && effective.options().next().is_some();
-        if reversals.all.is_empty() && !tells { OnQuery::Pass } else { OnQuery::Hook(Box::new(reversals)) }
+        let copies_options = effective.client_query().edns.is_some() && effective.options().next().is_some();
+        if reversals.all.is_empty() && !copies_options {
+            OnQuery::Pass
+        } else {
+            OnQuery::Hook(Box::new(reversals))
+        }
     }
 
     fn explain(&self, effective: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
         // The rules that matched: for the query, and for the answer.
-        let (mut asking, mut telling) = (Vec::new(), Vec::new());
+        let (mut of_queries, mut of_answers) = (Vec::new(), Vec::new());
         for rule in &self.rules {
             match rule.apply(self.labels.as_deref(), effective, None, &mut Reversals::default()) {
-                Ok(true) if rule.is_of_answers() => telling.push(format!("`rewrite {}`", rule.text)),
-                Ok(true) => asking.push(format!("`rewrite {}`", rule.text)),
+                Ok(true) if rule.is_of_answers() => of_answers.push(format!("`rewrite {}`", rule.text)),
+                Ok(true) => of_queries.push(format!("`rewrite {}`", rule.text)),
                 Ok(false) => continue,
                 Err(failure) => return Explanation::Ends(format!("{}: {failure}", failure.rcode())),
             }
@@ -126,16 +130,16 @@ impl Middleware for Rewrite {
             }
         }
         let mut notes = Vec::new();
-        if !asking.is_empty() {
+        if !of_queries.is_empty() {
             notes.push(format!(
                 "{}: {} {} is sought",
-                asking.join(", "),
+                of_queries.join(", "),
                 effective.name(),
                 effective.rtype()
             ));
         }
-        if !telling.is_empty() {
-            notes.push(format!("{} is for the answer", telling.join(", ")));
+        if !of_answers.is_empty() {
+            notes.push(format!("{} is for the answer", of_answers.join(", ")));
         }
         Explanation::Passes((!notes.is_empty()).then(|| notes.join("; ")))
     }
@@ -267,7 +271,7 @@ impl ResponseHook for Reversals<'_> {
             }
             names.apply(response, subqueries);
         }
-        edns0::tell(self.codes, &self.undo, effective, response);
+        edns0::copy_options(self.codes, &self.undo, effective, response);
         HookResult::Done
     }
 }

@@ -145,7 +145,7 @@ fn types(words: &mut Words<'_>) -> Result<Field> {
     let rtype =
         |word: &Word| word.text.parse::<RType>().map_err(|_| bad(PLUGIN, word, "a type, such as AAAA"));
     let (from, effective) = (rtype(from)?, rtype(to)?);
-    if NOT_SOUGHT.contains(&effective) {
+    if NOT_REWRITABLE.contains(&effective) {
         return Err(bad(PLUGIN, to, ONE_ANSWER));
     }
     Ok(Field::Type(from, effective))
@@ -422,7 +422,7 @@ const TYPES: &str = "type FROM TO";
 const CLASSES: &str = "class FROM TO";
 /// Types that need a stream of their own, or are no question: no cache stores them, and no upstream
 /// answers them with a single reply (RFC 5936, section 4; RFC 6895, section 3.1).
-const NOT_SOUGHT: [RType; 5] = [RType::OPT, RType::TKEY, RType::TSIG, RType::IXFR, RType::AXFR];
+const NOT_REWRITABLE: [RType; 5] = [RType::OPT, RType::TKEY, RType::TSIG, RType::IXFR, RType::AXFR];
 const ONE_ANSWER: &str =
     "a type that can be sought in place of another; write one that records have, such as AAAA, or ANY";
 const TTL: &str = "ttl [exact|prefix|suffix|substring|regex] NAME SECONDS|MIN-MAX";

@@ -21,7 +21,7 @@ pub(super) fn facts<'q>(
     let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
     // As CoreDNS's `bufsize`: the client's size is limited for UDP only.
     let most = match context.proto {
-        Proto::Udp => size.told(query.udp_limit()),
+        Proto::Udp => size.displayed(query.udp_limit()),
         Proto::Tcp => usize::from(u16::MAX),
     };
     let known = [

@@ -140,14 +140,14 @@ pub struct Facts<'q> {
     values: Vec<(String, Value)>,
     /// Returns the value of a label of the query.
     label: Box<LabelOf<'q>>,
-    labels: Told,
+    labels: ReadLabels,
     steps: Cell<u32>,
 }
 
 /// Labels read so far, with their values, in that order: a linked list, so that references stay
 /// valid when labels are added.
 #[derive(Default)]
-struct Told(OnceCell<Box<(String, Value, Self)>>);
+struct ReadLabels(OnceCell<Box<(String, Value, Self)>>);
 
 impl<'q> Facts<'q> {
     /// The values of functions by name, and the publisher of labels; the groups are added.
@@ -156,7 +156,7 @@ impl<'q> Facts<'q> {
         label: impl Fn(&str) -> Option<String> + 'q,
     ) -> Self {
         let values = functions.into_iter().map(|(name, value)| (format!("{name}()"), value)).collect();
-        Self { values, label: Box::new(label), labels: Told::default(), steps: Cell::new(STEPS) }
+        Self { values, label: Box::new(label), labels: ReadLabels::default(), steps: Cell::new(STEPS) }
     }
 
     /// Adds a capture group, by name or number.
@@ -170,15 +170,15 @@ impl<'q> Facts<'q> {
     }
 
     fn label(&self, label: &str) -> Option<&Value> {
-        let mut told = &self.labels;
-        while let Some(one) = told.0.get() {
+        let mut list = &self.labels;
+        while let Some(one) = list.0.get() {
             if one.0 == label {
                 return Some(&one.1);
             }
-            told = &one.2;
+            list = &one.2;
         }
         let value = (self.label)(label)?;
-        Some(&told.0.get_or_init(|| Box::new((label.to_owned(), value.into(), Told::default()))).1)
+        Some(&list.0.get_or_init(|| Box::new((label.to_owned(), value.into(), ReadLabels::default()))).1)
     }
 }
 

@@ -9,7 +9,7 @@ pub(super) struct Asked<'a> {
     pub(super) name: &'a str,
 }
 
-/// The fields of message and question in one value; the schema says which belong to which.
+/// The fields of message and question in one value; the schema assigns each to one of them.
 impl Fields for Asked<'_> {
     fn field(&self, name: &str) -> Option<Value<'_>> {
         let Query { id, flags, rtype, class, .. } = self.query;

@@ -56,11 +56,11 @@ impl Fields for AnyQuery {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{said, with};
+    use crate::read_corefile::tests::{parsed, with};
 
     #[test]
     fn constant_texts_that_are_no_records() {
-        let odd = |lines: &str| said::<TemplateSpecs>(lines).unwrap().odd().collect::<Vec<_>>();
+        let odd = |lines: &str| parsed::<TemplateSpecs>(lines).unwrap().odd().collect::<Vec<_>>();
         for (record, expected) in [
             ("a. 60 IN A 192.0.2.1", None),
             ("a. 1h IN SPF v=spf1", None),
@@ -74,13 +74,14 @@ mod tests {
             ("a. 60 IN A {{ if .Name }}nonsense{{ end }}", None),
             ("a. 60 IN TXT {{ .Meta `forward/upstream` }}", None),
         ] {
-            let said = odd(&with("template IN A", &format!("additional \"a. A 192.0.2.1\" \"{record}\"")));
-            assert_eq!(said.len(), usize::from(expected.is_some()), "{record}: {said:?}");
+            let problems =
+                odd(&with("template IN A", &format!("additional \"a. A 192.0.2.1\" \"{record}\"")));
+            assert_eq!(problems.len(), usize::from(expected.is_some()), "{record}: {problems:?}");
             if let Some(expected) = expected {
-                let said = &said[0];
+                let problem = &problems[0];
                 assert!(
-                    said.starts_with("Corefile:3:29: plugin/template: \"") && said.contains(expected),
-                    "{said}"
+                    problem.starts_with("Corefile:3:29: plugin/template: \"") && problem.contains(expected),
+                    "{problem}"
                 );
             }
         }

@@ -74,7 +74,7 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, refused_properties, said, with};
+    use crate::read_corefile::tests::{parsed, refused, refused_properties, with};
 
     #[test]
     fn timeouts_are_durations_or_seconds() {
@@ -88,7 +88,7 @@ mod tests {
             ("maxtcpqueries 5", TimeoutsSpec { queries: Some(5), ..default }),
             ("maxtcpqueries -1", default),
         ] {
-            assert_eq!(said(&with("timeouts", property)), Some(expected), "{property}");
+            assert_eq!(parsed(&with("timeouts", property)), Some(expected), "{property}");
         }
         refused(&[(
             "timeouts",

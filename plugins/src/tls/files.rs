@@ -197,7 +197,7 @@ impl Certificates {
             let found = found.current.load_full();
             if known.current.load().files != found.files {
                 known.replace(found.files.clone(), found.roots.clone())?;
-                told(logger, settings);
+                log_reloaded(logger, settings);
             }
             return Ok(known);
         }
@@ -240,13 +240,13 @@ impl Persistent for Certificates {
             };
             let read = move || paths.into_iter().map(read).collect();
             followed.look.start(&settings.certificate, now, read);
-            if let Some(came) = followed.look.poll(now, Duration::ZERO) {
+            if let Some(outcome) = followed.look.poll(now, Duration::ZERO) {
                 // Only the first error is logged as late.
                 let late = |error: ReadError| TlsError::File {
                     path: settings.certificate.clone(),
                     error: error.into(),
                 };
-                followed.apply(came.map_err(late).and_then(|read| read), &tls, logger);
+                followed.apply(outcome.map_err(late).and_then(|read| read), &tls, logger);
             }
             followed.next = match followed.look.is_pending() {
                 true => followed.look.next_poll(now),
@@ -274,12 +274,12 @@ impl Followed {
             Ok(changed) => {
                 self.failed = 0;
                 if changed {
-                    told(logger, &tls.settings);
+                    log_reloaded(logger, &tls.settings);
                 }
             }
             Err(error) => {
                 self.failed += 1;
-                if self.failed == TOLD_AT {
+                if self.failed == LOGGED_AT {
                     let remedy = error.remedy();
                     logger.error(
                         Some(PLUGIN),
@@ -293,7 +293,7 @@ impl Followed {
     }
 }
 
-fn told(logger: &Logger, settings: &Settings) {
+fn log_reloaded(logger: &Logger, settings: &Settings) {
     let file = settings.certificate.display();
     logger.info(Some(PLUGIN), &format!("Successfully reloaded {file} with its key"));
 }
@@ -303,4 +303,4 @@ const DOT: &[u8] = b"dot";
 /// Interval of checking the files.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// The check that logs files that cannot be used.
-const TOLD_AT: u32 = 2;
+const LOGGED_AT: u32 = 2;

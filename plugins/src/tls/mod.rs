@@ -102,11 +102,11 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::read_corefile::tests::{refused, refused_properties, said};
+    use crate::read_corefile::tests::{parsed, refused, refused_properties};
 
     #[test]
     fn files_and_defaults() {
-        let read = |lines: &str| said::<TlsSpec>(lines).unwrap().settings;
+        let read = |lines: &str| parsed::<TlsSpec>(lines).unwrap().settings;
         let plain = read("tls a.pem /b.pem");
         assert_eq!(
             plain,

@@ -112,7 +112,7 @@ const SOURCE: &str = "an IP address";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read_corefile::tests::{refused, said};
+    use crate::read_corefile::tests::{parsed, refused};
 
     #[test]
     fn clients_of_zones() {
@@ -126,7 +126,7 @@ mod tests {
             to: vec![ip("192.0.2.1"), ip("192.0.2.2"), ip("2001:db8::2")],
         };
         let second = Rule { zones: vec![Name::ROOT], to_all: true, to: vec![ip("192.0.2.3")] };
-        assert_eq!(said(lines), Some(TransferSpec { rules: vec![first, second] }));
+        assert_eq!(parsed(lines), Some(TransferSpec { rules: vec![first, second] }));
         refused(&[
             ("transfer", "2:1: plugin/transfer: name the permitted clients with `to`: addresses, or `*`"),
             (

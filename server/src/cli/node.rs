@@ -91,17 +91,17 @@ pub(super) fn with_variables(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Opti
     else {
         return args;
     };
-    let said = |flag: &str| env(&variable(flag)).filter(|value| !value.is_empty());
+    let from_environment = |flag: &str| env(&variable(flag)).filter(|value| !value.is_empty());
     // For two flags that exclude each other, the command line overrides the other's variable.
     // Between both variables, AKS's file wins: the unit sets the other.
     let is_excluded = |flag: &str| match flag {
-        "conf" => is_typed(&args, "environment") || said("environment").is_some(),
+        "conf" => is_typed(&args, "environment") || from_environment("environment").is_some(),
         "environment" => is_typed(&args, "conf"),
         _ => false,
     };
     let of_environment = sub.get_arguments().filter_map(|arg| {
         let flag = arg.get_long().filter(|flag| !is_excluded(flag))?;
-        let value = said(flag)?;
+        let value = from_environment(flag)?;
         Some(OsString::from(format!("--{flag}={value}")))
     });
     let of_environment: Vec<_> = of_environment.collect();

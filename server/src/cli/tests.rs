@@ -148,7 +148,7 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
     // Without `node` none of them is read.
     let serve = parse([], &|name: &str| name.starts_with("LOCALDNS_NODE_").then(|| "so".to_owned()));
     assert!(matches!(serve, Ok(Invocation::Serve(_))), "{serve:?}");
-    for (set, args, told) in [
+    for (set, args, expected) in [
         (
             &[("LOCALDNS_NODE_LEASE", "1m")][..],
             &["run"][..],
@@ -167,9 +167,9 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
         (&[("LOCALDNS_NODE_QUIET", "so")], &["up"], "LOCALDNS_NODE_QUIET"),
     ] {
         match with(set, args) {
-            Err(error) => assert_eq!(error, told),
+            Err(error) => assert_eq!(error, expected),
             // `up` does not have this flag, and does not read it.
-            Ok(_) => assert_eq!(told, "LOCALDNS_NODE_QUIET"),
+            Ok(_) => assert_eq!(expected, "LOCALDNS_NODE_QUIET"),
         }
     }
 }
@@ -215,8 +215,8 @@ fn explain_takes_type_and_address_in_any_order() {
         (&["explain", "a", "@127.0.0.1:0"], "\"127.0.0.1:0\" after @ is neither an IP address nor IP:PORT"),
         (&["explain", "a", "AAAAA"], "\"AAAAA\" is not a record type such as AAAA"),
     ] {
-        let told = invocation(args).unwrap_err();
-        assert!(told.starts_with(error) && !told.contains('\n'), "{told}");
+        let error_text = invocation(args).unwrap_err();
+        assert!(error_text.starts_with(error) && !error_text.contains('\n'), "{error_text}");
     }
 }
 
@@ -267,9 +267,10 @@ fn what_cannot_be_read_is_one_line() {
     }
 }
 
+/// An error quotes the flag as typed, and names the expected value.
 #[test]
-fn what_is_wrong_is_told_as_it_was_typed_with_what_is_wanted() {
-    for (args, told) in [
+fn errors_quote_typed_flag() {
+    for (args, expected) in [
         (&["-dns.port", "abc"][..], "-dns.port \"abc\" is not a port, 0 to 65535; see localdns -help"),
         (&["-p", "70000"], "-dns.port \"70000\" is not a port, 0 to 65535; see localdns -help"),
         (&["-dns.port"], "-dns.port needs a port, 0 to 65535; see localdns -help"),
@@ -293,7 +294,7 @@ fn what_is_wrong_is_told_as_it_was_typed_with_what_is_wanted() {
             "-interval \"0\" is not a number of seconds, 1 to 3600; see localdns node-resolver -help",
         ),
     ] {
-        assert_eq!(invocation(args).unwrap_err(), told);
+        assert_eq!(invocation(args).unwrap_err(), expected);
     }
     let Ok(Invocation::Print(help)) = invocation(&["explain", "-help"]) else { panic!("no help") };
     assert!(help.contains("Usage: localdns explain [OPTIONS] <NAME> "), "{help}");

@@ -21,8 +21,8 @@ use crate::status::Status;
 use crate::warm_start;
 use crate::watchdog::Watchdog;
 use admin::{AdminServer, AdminThread};
-use configuration::{Configuration, Shared};
-use listen::{Endpoints, Running, StreamResults};
+use configuration::{Configuration, PersistentState};
+use listen::{Endpoints, ServerState, StreamResults};
 use logging::Logger;
 use node_run::upstream_discovery::Discovery;
 use node_run::{LeaseManager, LeaseState, NodeSettings, Readiness, ReloadStatus};
@@ -181,9 +181,10 @@ fn build(
     logger: &Logger,
     fatal: mpsc::UnboundedSender<String>,
     start: Instant,
-) -> Result<(Arc<Running>, Option<Discovery>), StartError> {
+) -> Result<(Arc<ServerState>, Option<Discovery>), StartError> {
     let workers = plugins::multisocket::sockets(&draft.spec);
-    let (mut shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
+    let (mut shared, probes) =
+        PersistentState::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
     let discovery = node.map(|settings| node_run::discovery(&settings.upstreams, &draft.spec));
     let discovery = discovery.transpose().map_err(StartError::NoUpstreams)?;
     shared.node_upstreams = discovery.as_ref().map(|discovery| discovery.upstreams().clone());
@@ -196,7 +197,7 @@ fn build(
     let delivery = StreamResults::new();
     let streams = Streams::new(handle.clone(), delivery.clone());
     handle.spawn(forwarder::health::run(probes));
-    let running = Running::new(configuration, shared, workers, streams, logger.clone(), fatal, start)
+    let running = ServerState::new(configuration, shared, workers, streams, logger.clone(), fatal, start)
         .map_err(StartError::Machine)?;
     let running = Arc::new(running);
     delivery.serves(&running);
@@ -205,13 +206,13 @@ fn build(
 
 /// The content of the admin pages, and their server.
 fn pages(
-    running: &Arc<Running>,
+    running: &Arc<ServerState>,
     reloads: &Arc<ReloadState>,
     leased: &Arc<OnceLock<Arc<LeaseState>>>,
     handle: &Handle,
     (started, corefile): (Instant, Option<PathBuf>),
 ) -> (Arc<RefreshAdapter>, AdminServer) {
-    let told =
+    let server_metrics =
         ServerMetrics { running: Arc::downgrade(running), reloads: reloads.clone(), leased: leased.clone() };
     let collector = Arc::<OnceLock<_>>::default();
     let status = Status {
@@ -222,7 +223,7 @@ fn pages(
         reloads: reloads.clone(),
     };
     let refreshed = Arc::new(RefreshAdapter { running: running.clone(), status });
-    let admin = admin_server(&refreshed, told, &collector, handle);
+    let admin = admin_server(&refreshed, server_metrics, &collector, handle);
     (refreshed, admin)
 }
 

@@ -109,23 +109,23 @@ impl Server {
     /// If this process cannot take over.
     pub fn act_on(&mut self, event: HandoverEvent) -> Result<NextPhase, String> {
         match event {
-            HandoverEvent::Settled(may_say_so) => match self.succession.taker.take() {
+            HandoverEvent::Settled(confirm) => match self.succession.taker.take() {
                 Some(taker) => {
                     self.succession.succeeds = true;
-                    let told = next_process::succeed(taker, may_say_so, self.succession.events.clone());
-                    told.map_err(|error| error.to_string())?;
+                    let result = next_process::succeed(taker, confirm, self.succession.events.clone());
+                    result.map_err(|error| error.to_string())?;
                 }
                 None => {
                     self.settled();
-                    let _ = may_say_so.send(());
+                    let _ = confirm.send(());
                 }
             },
-            HandoverEvent::Succeeded(true, may_say_so) => {
+            HandoverEvent::Succeeded(true, confirm) => {
                 self.succession.succeeds = false;
                 self.is_under_way(false);
                 self.serve_status();
                 self.settled();
-                return Ok(NextPhase::TookOver(may_say_so));
+                return Ok(NextPhase::TookOver(confirm));
             }
             HandoverEvent::Succeeded(false, _) => {
                 return Err(
@@ -134,8 +134,8 @@ impl Server {
             }
             // One handover at a time: dropping `giver` closes the second one's socket, which
             // reports it.
-            HandoverEvent::Came(giver) if self.is_beside_another() => drop(giver),
-            HandoverEvent::Came(giver) => {
+            HandoverEvent::Connected(giver) if self.is_beside_another() => drop(giver),
+            HandoverEvent::Connected(giver) => {
                 self.running.logger.info(None, "another process is taking over");
                 self.hand_over(giver, Started::default());
             }
@@ -165,9 +165,9 @@ impl Server {
             _ => self.endpoints.offer(&self.notifier),
         }
         if let Some((wanted, room)) = self.endpoints.beyond_store(&self.notifier) {
-            let mend = format!("set FileDescriptorStoreMax of the unit to at least {wanted}");
+            let remedy = format!("set FileDescriptorStoreMax of the unit to at least {wanted}");
             let text = format!(
-                "a restart loses queries that wait in sockets: systemd stores {room} sockets of {wanted}; {mend}"
+                "a restart loses queries that wait in sockets: systemd stores {room} sockets of {wanted}; {remedy}"
             );
             self.running.logger.warning(None, &text);
         }

@@ -30,8 +30,9 @@ fn planned(corefile: &str, names: &str, interval: Option<u64>) -> Vec<(String, S
         .collect()
 }
 
+/// Each hosts file has one plan, with the names of all blocks that read it.
 #[test]
-fn each_file_has_one_plan_with_the_names_of_all_who_read_it() {
+fn one_plan_per_hosts_file() {
     let two = "a.:53 {\nhosts /run/h {\nrefresh x\n}\n}\nb.:53 {\nhosts /run/h {\nrefresh y x\nrefresh_interval 10s\n}\n}\n";
     let system = ". {\nhosts {\nfallthrough\n}\n}\na. {\nhosts /run/h\n}\nb. {\nhosts /run/i {\nrefresh_interval 1m\n}\n}\n";
     for (corefile, names, interval, expected) in [
@@ -53,8 +54,9 @@ fn each_file_has_one_plan_with_the_names_of_all_who_read_it() {
     }
 }
 
+/// A plan names the directive or variable that requested it.
 #[test]
-fn who_wants_it_is_known() {
+fn plan_has_its_origin() {
     let (bare, refresh) = (". {\nhosts /run/h\n}\n", ". {\nhosts /run/h {\nrefresh y\n}\n}\n");
     for (corefile, names, because) in [
         (bare, "x", "LOCALDNS_CRITICAL_FQDNS"),
@@ -68,14 +70,17 @@ fn who_wants_it_is_known() {
     }
 }
 
+/// Properties in the Corefile override environment variables.
 #[test]
-fn what_the_corefile_says_goes_before_the_environment() {
+fn corefile_overrides_environment() {
     let corefile = ". {\nhosts /run/h {\nrefresh_interval 10m\n}\n}\n";
     assert_eq!(planned(corefile, "x", Some(30)), [("/run/h".to_owned(), "x.".to_owned(), 600)]);
 }
 
+/// The first block of the root zone selects the upstreams; every listen address is the server's
+/// own.
 #[test]
-fn the_first_root_block_says_whom_to_ask_and_every_listener_is_ours() {
+fn first_root_block_selects_upstreams() {
     let asked = |corefile: &str| {
         let Upstreams { ours, forwarded } = upstreams(&Scene::new(corefile).configuration);
         let text = |at: &[SocketAddr]| at.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
@@ -161,7 +166,7 @@ fn what_we_wrote_ourselves_is_not_built_a_second_time() {
     );
     assert!(fs::read_to_string(&file).unwrap().contains("192.0.2.1"), "then the file");
     assert!(!look(None), "it is served already");
-    assert!(look(Some("192.0.2.8 canary\n")), "what somebody else wrote is built");
+    assert!(look(Some("192.0.2.8 canary\n")), "the text of another program is built");
     // Data that was read before something was learned is older.
     let since = kept.learned();
     let read = |since| kept.read(since, b"192.0.2.7 canary\n", Duration::ZERO, server.scene.now);
@@ -172,8 +177,9 @@ fn what_we_wrote_ourselves_is_not_built_a_second_time() {
     assert!(read(since).is_none() && read(kept.learned()).is_some());
 }
 
+/// A hosts table has the names at once if its file is written during a read.
 #[test]
-fn a_table_whose_file_is_written_while_it_reads_has_its_names_at_once() {
+fn file_written_during_read() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("hosts");
     let corefile = format!(". {{\nbind 127.0.0.1\nhosts {} {{\nrefresh a\n}}\n}}\n", file.display());

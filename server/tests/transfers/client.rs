@@ -10,7 +10,7 @@ use super::zone::owner;
 
 /// The received part of a transfer.
 #[derive(Debug, Default)]
-pub(crate) struct Came {
+pub(crate) struct Received {
     pub(crate) rcode: u16,
     /// Number of records other than SOA.
     pub(crate) records: u32,
@@ -19,12 +19,12 @@ pub(crate) struct Came {
     pub(crate) octets: usize,
 }
 
-impl Came {
+impl Received {
     /// The content of one message.
     pub(crate) fn of(message: &[u8]) -> Self {
-        let mut came = Self::default();
-        came.add(message);
-        came
+        let mut received = Self::default();
+        received.add(message);
+        received
     }
 
     fn add(&mut self, message: &[u8]) {
@@ -57,31 +57,31 @@ impl Came {
 pub(crate) struct TransferReader {
     id: u16,
     expected: u32,
-    came: Came,
+    received: Received,
 }
 
 impl TransferReader {
     /// Expects this many records between the SOAs.
     pub(crate) fn new(id: u16, expected: u32) -> Self {
-        Self { id, expected, came: Came::default() }
+        Self { id, expected, received: Received::default() }
     }
 
     /// Reads one message; returns whether it was the last.
     pub(crate) fn step(&mut self, client: &mut Connection) -> bool {
         let message = client.receive().unwrap();
         assert_eq!(message[..2], self.id.to_be_bytes());
-        assert_eq!(message[2] & 0x84, 0x84, "a reply of who is the authority");
-        let before = self.came.records;
-        self.came.add(&message);
-        assert!(message.len() <= 16 * 1024 || self.came.records - before <= 1, "{}", message.len());
-        assert_eq!(self.came.rcode, 0);
-        self.came.serials.len() == 2 && self.came.records == self.expected
+        assert_eq!(message[2] & 0x84, 0x84, "an authoritative reply");
+        let before = self.received.records;
+        self.received.add(&message);
+        assert!(message.len() <= 16 * 1024 || self.received.records - before <= 1, "{}", message.len());
+        assert_eq!(self.received.rcode, 0);
+        self.received.serials.len() == 2 && self.received.records == self.expected
     }
 
     /// Reads to the end.
-    pub(crate) fn read(mut self, client: &mut Connection) -> Came {
+    pub(crate) fn read(mut self, client: &mut Connection) -> Received {
         while !self.step(client) {}
-        self.came
+        self.received
     }
 }
 

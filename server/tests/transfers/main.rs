@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use configuration::Configuration;
-use listen::Running;
+use listen::ServerState;
 use logging::captured_log::CapturedLog;
 use logging::{Format, Logger};
 use plugin::spec::Role;
@@ -23,13 +23,13 @@ use testkit::{Ask, Authority, Connection, TlsClient, eventually, exchange_udp, f
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use client::{Came, TransferReader, ixfr, narrow};
+use client::{Received, TransferReader, ixfr, narrow};
 use zone::Zones;
 
 /// A server in this process that transfers its zone `example`, over TCP and TLS.
 struct Scene {
     server: Option<Server>,
-    running: Arc<Running>,
+    running: Arc<ServerState>,
     zones: Zones,
     plain: SocketAddr,
     tls: SocketAddr,
@@ -59,9 +59,9 @@ impl Scene {
         let log = CapturedLog::default();
         let logger = Logger::start(Format::Text, log.clone()).unwrap();
         let origin = Origin::Text(corefile.clone());
-        let told = Senders { fatal, handover: mpsc::unbounded_channel().0 };
+        let senders = Senders { fatal, handover: mpsc::unbounded_channel().0 };
         let server =
-            Server::start(&flags(), None, origin, RUNTIME.handle(), logger, told, clock::now()).unwrap();
+            Server::start(&flags(), None, origin, RUNTIME.handle(), logger, senders, clock::now()).unwrap();
         let scene = Self {
             running: server.running().clone(),
             server: Some(server),
@@ -111,26 +111,27 @@ impl Scene {
     }
 }
 
+/// 100,000 records are received completely and in order.
 #[test]
-fn a_hundred_thousand_records_come_whole_and_in_order_over_tcp_and_tls() {
+fn large_transfer_over_tcp_and_tls() {
     let scene = Scene::start("");
     for (mut client, transport) in scene.clients().into_iter().zip(["tcp", "tls"]) {
         // A query behind it on the same connection is answered next.
         client.send(&Ask::new("eXample", "AXFR").id(7).edns(1232).bytes()).unwrap();
         client.send(&Ask::new("a.example", "A").id(8).bytes()).unwrap();
-        let came = TransferReader::new(7, RECORDS).read(&mut client);
-        assert_eq!((came.records, came.serials.clone()), (RECORDS, vec![1, 1]), "{transport}");
+        let received = TransferReader::new(7, RECORDS).read(&mut client);
+        assert_eq!((received.records, received.serials.clone()), (RECORDS, vec![1, 1]), "{transport}");
         let behind = client.message().unwrap();
         assert_eq!((behind.id, behind.rcode()), (8, 0), "{transport}");
         // It is one reply, counted and logged when it has ended, with all its bytes.
-        let line = format!("\"AXFR IN example. tcp 36 false 65535\" NOERROR qr,aa,rd {} ", came.octets);
+        let line = format!("\"AXFR IN example. tcp 36 false 65535\" NOERROR qr,aa,rd {} ", received.octets);
         scene.wait("a line of the transfer", || scene.log.text().contains(&line));
         scene.wait("nothing held for the client", || scene.running.connections.octets() == 0);
         // Another one, until the client disconnects.
         client.send(&Ask::new("example", "AXFR").id(9).bytes()).unwrap();
         assert_eq!(TransferReader::new(9, RECORDS).read(&mut client).records, RECORDS, "{transport}");
     }
-    scene.wait("nobody with the zone", || scene.held() == 0);
+    scene.wait("no client holds the zone", || scene.held() == 0);
 }
 
 #[test]
@@ -172,15 +173,16 @@ fn a_client_is_sent_no_more_than_it_reads_and_others_are_served_meanwhile() {
     scene.zones.change(10);
     scene.reload();
     for (client, reader) in clients.iter_mut().zip(readers) {
-        let came = reader.read(client);
-        assert_eq!((came.records, came.serials), (RECORDS, vec![1, 1]));
+        let received = reader.read(client);
+        assert_eq!((received.records, received.serials), (RECORDS, vec![1, 1]));
         client.send(&Ask::new("example", "AXFR").id(3).bytes()).unwrap();
         assert_eq!(TransferReader::new(3, 10).read(client).serials, [2, 2]);
     }
 }
 
+/// The transfer of a client that stops reading or disconnects ends, and the zone is released.
 #[test]
-fn who_reads_no_more_or_goes_away_is_given_up_and_the_zone_let_go() {
+fn slow_or_closed_client_releases_zone() {
     let scene = Scene::start("timeouts {\nwrite 1s\n}");
     for goes in [false, true] {
         let mut clients = scene.clients();
@@ -190,7 +192,7 @@ fn who_reads_no_more_or_goes_away_is_given_up_and_the_zone_let_go() {
         }
         scene.wait("two transfers", || scene.held() == 2);
         let kept = if goes { None } else { Some(clients) };
-        scene.wait("nobody with the zone", || scene.held() == 0);
+        scene.wait("no client holds the zone", || scene.held() == 0);
         scene.wait("no octets", || scene.running.connections.octets() == 0);
         if let Some(mut clients) = kept {
             assert!(clients.iter_mut().all(Connection::is_closed_by_peer));
@@ -225,8 +227,8 @@ fn there_are_only_so_many_transfers_to_one_client() {
     }
     for client in refused {
         client.send(&Ask::new("example", "AXFR").id(2).edns(1232).bytes()).unwrap();
-        let told = client.message().unwrap();
-        assert_eq!((told.rcode(), told.answers.len()), (2, 0));
+        let reply = client.message().unwrap();
+        assert_eq!((reply.rcode(), reply.answers.len()), (2, 0));
     }
     assert!(scene.running.connections.octets() <= 2 * MOST_HELD);
     // One disconnects, and there is room.
@@ -234,7 +236,7 @@ fn there_are_only_so_many_transfers_to_one_client() {
     scene.wait("room", || {
         let [mut client, _] = scene.clients();
         client.send(&Ask::new("example", "AXFR").id(3).bytes()).unwrap();
-        Came::of(&client.receive().unwrap()).rcode == 0
+        Received::of(&client.receive().unwrap()).rcode == 0
     });
 }
 
@@ -253,10 +255,11 @@ fn a_server_that_stops_ends_a_transfer_that_is_read() {
     stopping.join().unwrap();
 }
 
+/// The reply depends on the request's type, serial and transport.
 #[test]
-fn what_is_asked_decides_what_comes() {
+fn reply_by_request() {
     let scene = Scene::with(3, "acl sub.example {\nblock type AXFR net *\n}");
-    let ask = |message: &[u8], udp: bool| -> Came {
+    let ask = |message: &[u8], udp: bool| -> Received {
         let message = if udp {
             exchange_udp(scene.plain, message, PATIENCE).unwrap()
         } else {
@@ -264,14 +267,14 @@ fn what_is_asked_decides_what_comes() {
             client.send(message).unwrap();
             client.receive().unwrap()
         };
-        Came::of(&message)
+        Received::of(&message)
     };
     let plain = |name: &str, rtype: &str| Ask::new(name, rtype).bytes();
     let of = |opcode| Ask::new("example", "SOA").opcode(opcode).bytes();
     for (what, message, udp, rcode, records, soas) in [
         ("a transfer", plain("example", "AXFR"), false, 0, 3, 2),
         ("RFC 5936, section 4.2", plain("example", "AXFR"), true, 5, 0, 0),
-        ("RFC 1995, section 2: come by TCP", ixfr(0), true, 0, 0, 1),
+        ("RFC 1995, section 2: retry over TCP", ixfr(0), true, 0, 0, 1),
         ("no history: everything", ixfr(0), false, 0, 3, 2),
         ("the newest is there", ixfr(1), false, 0, 0, 1),
         ("the newest is there, over UDP", ixfr(1), true, 0, 0, 1),
@@ -283,8 +286,12 @@ fn what_is_asked_decides_what_comes() {
         ("an update", of(5), true, 4, 0, 0),
         ("an update over TCP", of(5), false, 4, 0, 0),
     ] {
-        let came = ask(&message, udp);
-        assert_eq!((came.rcode, came.records, came.serials.len()), (rcode, records, soas), "{what}");
+        let received = ask(&message, udp);
+        assert_eq!(
+            (received.rcode, received.records, received.serials.len()),
+            (rcode, records, soas),
+            "{what}"
+        );
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use configuration::{Configuration, EndpointPlan, Shared};
+use configuration::{Configuration, EndpointPlan, PersistentState};
 use hickory_proto::op::Message;
 use logging::Format;
 use logging::captured_log::CapturedLog;
@@ -26,7 +26,7 @@ pub struct Scene {
     /// The active configuration.
     pub configuration: Configuration,
     /// State that survives reloads.
-    pub shared: Shared,
+    pub shared: PersistentState,
     /// The captured log.
     pub log: CapturedLog,
     /// The clock.
@@ -72,20 +72,20 @@ impl Scene {
         let runtime = Builder::new_current_thread().build().unwrap();
         let (logger, log) = CapturedLog::logger(Format::Text);
         let now = clock::now();
-        let (mut shared, _probes) = Shared::new(1 << 20, 1, runtime.handle(), logger, now);
+        let (mut shared, _probes) = PersistentState::new(1 << 20, 1, runtime.handle(), logger, now);
         shared.resolve_names = false;
         let configuration = Self::read(corefile, &shared)?;
         configuration.look_at_files(&shared, now, &shared.logger);
         Ok(Self { configuration, shared, log, now, proto: Proto::Udp, _runtime: runtime })
     }
 
-    fn read(corefile: &str, shared: &Shared) -> Result<Configuration, String> {
+    fn read(corefile: &str, shared: &PersistentState) -> Result<Configuration, String> {
         Self::read_with(corefile, shared, |_| {})
     }
 
     fn read_with(
         corefile: &str,
-        shared: &Shared,
+        shared: &PersistentState,
         change: impl FnOnce(&mut Spec),
     ) -> Result<Configuration, String> {
         let mut spec = spec(corefile)?;

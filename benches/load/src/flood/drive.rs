@@ -77,7 +77,7 @@ struct Driver {
     /// Queries that may still be sent.
     left: u64,
     /// Number of connections that may still be replaced.
-    mends_left: u32,
+    replacements_left: u32,
 }
 
 enum ThreadPace {
@@ -128,7 +128,7 @@ impl Driver {
             ids: Vec::with_capacity(BATCH),
             question: Vec::new(),
             left: plan.queries_max / threads + u64::from((thread as u64) < plan.queries_max % threads),
-            mends_left: MENDS_MAX,
+            replacements_left: MAX_REPLACEMENTS,
         })
     }
 
@@ -215,18 +215,21 @@ impl Driver {
             }
         }
         if broken {
-            self.mend()?;
+            self.replace_ended()?;
         }
         Ok(count)
     }
 
-    fn mend(&mut self) -> Result<()> {
+    fn replace_ended(&mut self) -> Result<()> {
         for (lane, outstanding) in &mut self.lanes {
-            if lane.mend(&self.epoll)? {
+            if lane.replace_ended(&self.epoll)? {
                 let (counts, window) = (&mut self.counts, self.window);
                 outstanding.expire(u64::MAX, |due_ns| counts.lost(window, due_ns));
-                self.mends_left = self.mends_left.saturating_sub(1);
-                ensure!(self.mends_left > 0, "the server ends its connections: {MENDS_MAX} were replaced");
+                self.replacements_left = self.replacements_left.saturating_sub(1);
+                ensure!(
+                    self.replacements_left > 0,
+                    "the server ends its connections: {MAX_REPLACEMENTS} were replaced"
+                );
             }
         }
         Ok(())
@@ -279,4 +282,4 @@ const LOOK_FOR_LOST_NS: u64 = 100_000_000;
 const SHORTEST_WAIT_NS: u64 = 60_000;
 /// Larger replies are truncated and judged by their first bytes.
 const RECEIVE_BYTES: usize = 4096;
-const MENDS_MAX: u32 = 10_000;
+const MAX_REPLACEMENTS: u32 = 10_000;

@@ -67,7 +67,7 @@ impl Lane {
 
     /// Replaces a connection that ended; a UDP socket stays. Returns true if the outstanding
     /// queries are lost.
-    pub(super) fn mend(&mut self, epoll: &Epoll) -> Result<bool> {
+    pub(super) fn replace_ended(&mut self, epoll: &Epoll) -> Result<bool> {
         match self {
             Self::Tcp(connection) if connection.ended => {
                 *connection = Connection::open(connection.target, epoll)?;
@@ -175,8 +175,9 @@ const READ_BYTES: usize = 16 << 10;
 mod tests {
     use super::*;
 
+    /// Messages are returned whole, regardless of where the stream is cut.
     #[test]
-    fn messages_come_out_whole_wherever_the_stream_is_cut() {
+    fn stream_is_cut_anywhere() {
         let stream = b"\0\x03one\0\0\0\x05three";
         for cut in 0..=stream.len() {
             let (mut frames, mut found) = (Frames::default(), Vec::new());

@@ -87,8 +87,9 @@ fn a_miss_is_asked_once_by_all_slices_together() {
     }
 }
 
+/// In order, each name is used once in a round.
 #[test]
-fn in_order_every_name_comes_once_a_round() {
+fn each_name_once_a_round() {
     let mut workload = Workload::in_order(&Kind::Cached(5)).expect("a workload");
     let numbers: Vec<_> = (0..7).map(|_| workload.draw().number).collect();
     assert_eq!(numbers, [0, 1, 2, 3, 4, 0, 1]);
@@ -103,8 +104,9 @@ fn a_query_has_its_id_and_asks_for_recursion() {
     assert_eq!(out, b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x02w0\x06whoami\x05bench\0\0\x01\0\x01");
 }
 
+/// A line has the question and the expected answer.
 #[test]
-fn lines_say_what_is_asked_and_expected() {
+fn lines_have_question_and_expected_answer() {
     let lines = read_lines(
             "# name type rcode address\n\nwww.example.\nw.example aaaa\nx.example. A NXDOMAIN\ny.example. A NOERROR 10.0.0.1\n",
         )

@@ -229,7 +229,7 @@ fn prefetch_by_one_caller() {
     assert_eq!(block.lookup(&www()).lookup, FETCH);
     assert_eq!(block.lookup(&www()).lookup, SUCCESS, "claimed");
     block.wait(5.0);
-    assert_eq!(block.lookup(&www()).lookup, FETCH, "the first caller was never heard of again");
+    assert_eq!(block.lookup(&www()).lookup, FETCH, "the first caller never reported a result");
     block.failed(&www());
     block.wait(0.9);
     assert_eq!(block.lookup(&www()).lookup, SUCCESS, "it failed a moment ago");

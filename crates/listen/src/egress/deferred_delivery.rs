@@ -136,8 +136,9 @@ mod tests {
     use super::*;
     use wire::{RType, Rcode, Verdict, accept};
 
+    /// A query that waits for more answers than fit is answered with a failure.
     #[test]
-    fn who_waits_for_more_answers_than_there_is_room_for_is_told_so() {
+    fn too_many_waiting_answers_fail() {
         let packet = scene::packet("large.example", RType::A, None);
         let Verdict::Pass(query) = accept(&packet) else { panic!("refused") };
         let delivery = || DeferredDelivery {

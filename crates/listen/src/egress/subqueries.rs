@@ -169,7 +169,7 @@ impl Egress {
     /// Resumes a client's query after its subqueries are answered.
     fn resume(&mut self, inner: Suspended<Client>, started: Instant, now: Instant, misses: &mut Vec<Miss>) {
         let Suspended { outer, client } = inner;
-        let SuspendedQuery { query: held, options, zone, route, found, spent, upstream, .. } = *outer;
+        let SuspendedQuery { query: held, options, zone, route, answers, spent, upstream, .. } = *outer;
         let (peer, server, proto) = match &client {
             Client::Udp { socket: (_, address), peer, local } => {
                 let server = local.map_or(*address, |local| (local.address, address.port()).into());
@@ -184,7 +184,7 @@ impl Egress {
         if let Some(edns) = &mut query.edns {
             edns.options = &options;
         }
-        let mut evaluation = Evaluation::new(&route, &context, &mut tables, &query, found, spent);
+        let mut evaluation = Evaluation::new(&route, &context, &mut tables, &query, answers, spent);
         evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let end = evaluation.run(&zone);
         let before = std::mem::replace(&mut self.upstream, upstream);

@@ -29,19 +29,19 @@ impl Connection {
     ) -> bool {
         out.clear();
         let running = &*self.running;
-        if let Some(goes_on) = running.guarded(|| self.try_query(message, whole, now, out, transfer)) {
-            return goes_on;
+        if let Some(continues) = running.guarded(|| self.try_query(message, whole, now, out, transfer)) {
+            return continues;
         }
         out.clear();
         // The message is parsed a second time: if the parser is what panics, its client gets no
         // reply.
-        let told = running.guarded(|| {
+        let replied = running.guarded(|| {
             let gate = gate(message);
             let Some(query) = gate.query() else { return false };
             serve::error_reply(query, &Failure::Panic, out);
             true
         });
-        told == Some(true)
+        replied == Some(true)
     }
 
     fn try_query(

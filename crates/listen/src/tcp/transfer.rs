@@ -59,7 +59,7 @@ impl Connection {
             // The query may have been received after `now`, within this turn.
             self.end_transfer(clock::now());
             // The client's next query waited for the transfer, so its time starts now.
-            (self.served_at, self.came_at) = (now, now);
+            (self.served_at, self.received_at) = (now, now);
         }
         Ok(())
     }

@@ -25,12 +25,12 @@ fn a_transfer_that_takes_too_long_is_cut_off_though_its_client_reads_on() {
     let mut stream = TcpStream::connect(scene.at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&[&(question.len() as u16).to_be_bytes()[..], &question].concat()).unwrap();
-    let (began, mut came, mut some) = (clock::now(), 0, vec![0; 65_536]);
+    let (began, mut received, mut some) = (clock::now(), 0, vec![0; 65_536]);
     while let Ok(octets @ 1..) = stream.read(&mut some) {
-        came += octets;
-        assert!(began.elapsed() < 2 * PATIENCE, "it goes on after {came} octets");
+        received += octets;
+        assert!(began.elapsed() < 2 * PATIENCE, "it goes on after {received} octets");
     }
-    assert!(came > 1 << 20, "{came} octets");
+    assert!(received > 1 << 20, "{received} octets");
     scene.wait("why", || scene.logged("AXFR: transfer cut off after "));
 }
 

@@ -40,8 +40,8 @@ impl Batch<'_, '_> {
                 local: datagram.local,
             },
         };
-        let nobody = Peer::from(address);
-        let mut context = QueryContext::new(now, &nobody, address, Proto::Udp, self.writer);
+        let placeholder = Peer::from(address);
+        let mut context = QueryContext::new(now, &placeholder, address, Proto::Udp, self.writer);
         for index in self.begun..self.received.len() {
             self.begun = index + 1;
             let datagram = self.received.get(index);

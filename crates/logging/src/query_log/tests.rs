@@ -141,8 +141,9 @@ fn outcomes_have_coredns_classes() {
     }
 }
 
+/// The first rule with a zone that contains the name decides.
 #[test]
-fn the_first_rule_whose_zone_holds_the_name_decides() {
+fn first_matching_zone_decides() {
     let rule =
         |zone: &str, format: &str, classes| LogRule { zone: name(zone), format: format.to_owned(), classes };
     let errors = Classes { success: false, denial: false, error: true };
@@ -182,8 +183,9 @@ fn json_lines_carry_the_fields_of_coredns() {
     assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok());
 }
 
+/// Labels are logged if the block has `metadata`.
 #[test]
-fn labels_are_told_where_the_block_has_them() {
+fn labels_are_logged_with_metadata() {
     let example = name("example.org");
     let format = "{name} {/forward/upstream} {/log/type} {/log/class} {/other/label}";
     let up = LogEntry { upstream: Some("192.0.2.53:53".parse().unwrap()), ..entry(&example) };

@@ -82,11 +82,11 @@ impl SubqueryAnswer {
 
     /// Accounts its memory to this client, once however many queries keep it. False if the client's
     /// suspended queries hold too much.
-    pub(super) fn hold(&self, of_all: &Arc<ClientQuota>, who: ClientId) -> bool {
+    pub(super) fn hold(&self, of_all: &Arc<ClientQuota>, client: ClientId) -> bool {
         if self.held.get().is_some() {
             return true;
         }
-        let held = MemoryPermit::take(of_all, who, self.octets());
+        let held = MemoryPermit::take(of_all, client, self.octets());
         held.is_some_and(|held| {
             // If another worker was first, this permit is released.
             let _ = self.held.set(held);

@@ -25,13 +25,13 @@ pub struct SuspendedQuery {
     /// The zones of the client's endpoint.
     pub route: Arc<Route>,
     /// The answers so far.
-    pub found: Vec<Arc<SubqueryAnswer>>,
+    pub answers: Vec<Arc<SubqueryAnswer>>,
     /// Resources used so far.
     pub spent: Usage,
     /// The upstream that answered last.
     pub upstream: Option<SocketAddr>,
     /// The client that its memory is accounted to.
-    who: ClientId,
+    client: ClientId,
     /// The permit for its options.
     _held: MemoryPermit,
 }
@@ -40,33 +40,43 @@ impl SuspendedQuery {
     /// # Errors
     /// If this client's suspended queries hold too much memory.
     pub(super) fn new(
-        who: ClientId,
+        client: ClientId,
         query: &Query<'_>,
         zone: &Arc<ServedZone>,
         route: &Arc<Route>,
-        found: Vec<Arc<SubqueryAnswer>>,
+        answers: Vec<Arc<SubqueryAnswer>>,
         spent: Usage,
     ) -> Result<Box<Self>, Failure> {
         let options: Box<[u8]> = query.edns.map_or(&[][..], |edns| edns.options).into();
-        let held = MemoryPermit::take(&zone.block.held, who, options.len()).ok_or(Failure::Overload)?;
-        if !found.iter().all(|found| found.hold(&zone.block.held, who)) {
+        let held = MemoryPermit::take(&zone.block.held, client, options.len()).ok_or(Failure::Overload)?;
+        if !answers.iter().all(|answer| answer.hold(&zone.block.held, client)) {
             return Err(Failure::Overload);
         }
         let (zone, route) = (zone.clone(), route.clone());
         let query = query.owned();
-        Ok(Box::new(Self { query, options, zone, route, found, spent, upstream: None, who, _held: held }))
+        Ok(Box::new(Self {
+            query,
+            options,
+            zone,
+            route,
+            answers,
+            spent,
+            upstream: None,
+            client,
+            _held: held,
+        }))
     }
 
     /// Adds an answer; a failure in its place if this client's suspended queries hold too much
     /// memory.
-    pub fn add(&mut self, found: Arc<SubqueryAnswer>) {
-        let fits = found.hold(&self.zone.block.held, self.who);
-        self.found.push(if fits { found } else { found.lost() });
+    pub fn add(&mut self, answer: Arc<SubqueryAnswer>) {
+        let fits = answer.hold(&self.zone.block.held, self.client);
+        self.answers.push(if fits { answer } else { answer.lost() });
     }
 
     /// Whether this client's suspended queries hold at least half of the memory that they may hold.
     pub fn is_short_of_memory(&self) -> bool {
-        self.zone.block.held.holds_half(self.who)
+        self.zone.block.held.holds_half(self.client)
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn serve<'h>(
     // Middleware that changes the question, or issues subqueries first (autopath), lets a question
     // pass that the client did not ask.
     let passes = match stop {
-        Stop::Sources => !inbound.sought.has_other_question(),
+        Stop::Sources => !inbound.effective.has_other_question(),
         Stop::Needs(_) => false,
         Stop::Answer(_) | Stop::Fail(_) | Stop::Silence => {
             // If the answer needs subqueries the middleware runs again. This failure stands for the

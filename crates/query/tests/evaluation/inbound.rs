@@ -34,17 +34,17 @@ impl Middleware for Seeks {
 impl<'s> plugin::middleware::NeedsSubquery<'s> for &'s Seeks {
     fn resume(
         &self,
-        sought: &mut EffectiveQuery<'_>,
+        effective: &mut EffectiveQuery<'_>,
         _: &QueryContext<'_>,
-        wishes: &mut dyn Subqueries,
+        subqueries: &mut dyn Subqueries,
     ) -> Option<OnQuery<'s>> {
         let names: Vec<Name> = self.0.iter().map(|name| Name::from_text(name).unwrap()).collect();
-        let came: Vec<_> = names.iter().map(|name| wishes.resolve_below(sought, name)).collect();
-        for (name, wish) in names.into_iter().zip(came) {
-            if let SubqueryResult::Answer(answer) = wish?
+        let results: Vec<_> = names.iter().map(|name| subqueries.resolve_below(effective, name)).collect();
+        for (name, result) in names.into_iter().zip(results) {
+            if let SubqueryResult::Answer(answer) = result?
                 && answer.section(Section::Answer).next().is_some()
             {
-                sought.set_name(name);
+                effective.set_name(name);
                 break;
             }
         }
@@ -56,9 +56,9 @@ impl<'s> plugin::middleware::NeedsSubquery<'s> for &'s Seeks {
 fn subqueries_on_the_way_in() {
     let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n";
     let scene = Scene::with_step(corefile, Arc::new(Seeks(vec!["fails.a", "here.b", "there.c"])));
-    let (asked, told) = rounds(&scene, "short", octet);
+    let (asked, reply) = rounds(&scene, "short", octet);
     let expected = [["fails.a.", "here.b.", "there.c."].map(str::to_owned).to_vec()];
-    assert_eq!((asked, told.as_str()), (expected.to_vec(), "NOERROR 4"), "what was found is asked for once");
+    assert_eq!((asked, reply.as_str()), (expected.to_vec(), "NOERROR 4"), "what was found is asked for once");
 }
 
 /// Records the names of the queries that it counts.
@@ -72,9 +72,9 @@ impl MiddlewareSpec for Counts {
 }
 
 impl Middleware for Counts {
-    fn on_query<'s>(&'s self, sought: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
-        if sought.counts {
-            self.0.lock().unwrap().push(sought.name().to_string());
+    fn on_query<'s>(&'s self, effective: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
+        if effective.counts {
+            self.0.lock().unwrap().push(effective.name().to_string());
         }
         OnQuery::Pass
     }

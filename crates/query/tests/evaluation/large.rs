@@ -14,13 +14,13 @@ use crate::AT;
 /// An upstream's answer for `a<n>`: CNAMEs without a target, one to `b<n + 1>` for the first few,
 /// and addresses.
 #[derive(Clone, Copy)]
-struct Says {
+struct ReplyShape {
     aliases: u16,
     leads_on: u16,
     addresses: u16,
 }
 
-impl Says {
+impl ReplyShape {
     fn write(self, query: &Query<'_>, reply: &mut Reply<'_>) {
         let name = query.name.to_string();
         let number: u16 = name.trim_matches(|other: char| !other.is_ascii_digit()).parse().unwrap();
@@ -36,16 +36,16 @@ impl Says {
 }
 
 /// The answer over TCP, and the number of names forwarded to upstreams.
-fn told(scene: &Scene, says: Says) -> (Box<Message>, usize) {
-    told_of(scene, "a0", Proto::Tcp, &|query, reply| says.write(query, reply))
+fn ask(scene: &Scene, shape: ReplyShape) -> (Box<Message>, usize) {
+    ask_upstream(scene, "a0", Proto::Tcp, &|query, reply| shape.write(query, reply))
 }
 
 /// The answer for a name with these replies of upstreams.
-fn told_of(
+fn ask_upstream(
     scene: &Scene,
     name: &str,
     proto: Proto,
-    says: &dyn Fn(&Query<'_>, &mut Reply<'_>),
+    write: &dyn Fn(&Query<'_>, &mut Reply<'_>),
 ) -> (Box<Message>, usize) {
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet(name, RType::A, None);
@@ -70,10 +70,10 @@ fn told_of(
             let query = asked.query.query();
             let mut octets = Vec::new();
             let mut reply = Reply::start(&mut octets, &query);
-            says(&query, &mut reply);
+            write(&query, &mut reply);
             outer.add(SubqueryAnswer::of_reply(asked.zone, &query, &reply, FollowCnames::No));
         }
-        (found, spent) = (outer.found, outer.spent);
+        (found, spent) = (outer.answers, outer.spent);
     }
 }
 
@@ -87,22 +87,22 @@ const MOST: u16 = 4_000;
 
 #[test]
 fn cname_between_largest_answers() {
-    let (message, names) = told(&scene(), Says { aliases: 0, leads_on: 1, addresses: MOST });
+    let (message, names) = ask(&scene(), ReplyShape { aliases: 0, leads_on: 1, addresses: MOST });
     assert_eq!((message.rcode, names), (Rcode::NOERROR, 2));
     assert_eq!(message.records.len(), 1 + usize::from(MOST));
     // The longest chain, with as many addresses as a name may have.
-    let (message, names) = told(&scene(), Says { aliases: 0, leads_on: 8, addresses: 100 });
+    let (message, names) = ask(&scene(), ReplyShape { aliases: 0, leads_on: 8, addresses: 100 });
     assert_eq!((message.rcode, message.records.len(), names), (Rcode::NOERROR, 8 + 100, 9));
 }
 
 #[test]
 fn chained_large_answers_have_a_limit() {
-    let (scene, says) = (scene(), Says { aliases: 0, leads_on: u16::MAX, addresses: MOST });
-    let mut came = None;
-    let once = measure(|| came = Some(told(&scene, Says { leads_on: 0, ..says })));
-    assert_eq!(came.take().map(|(message, names)| (message.rcode, names)), Some((Rcode::NOERROR, 1)));
-    let counted = measure(|| came = Some(told(&scene, says)));
-    let (message, names) = came.unwrap();
+    let (scene, shape) = (scene(), ReplyShape { aliases: 0, leads_on: u16::MAX, addresses: MOST });
+    let mut measured = None;
+    let once = measure(|| measured = Some(ask(&scene, ReplyShape { leads_on: 0, ..shape })));
+    assert_eq!(measured.take().map(|(message, names)| (message.rcode, names)), Some((Rcode::NOERROR, 1)));
+    let counted = measure(|| measured = Some(ask(&scene, shape)));
+    let (message, names) = measured.unwrap();
     let records: Vec<_> = message.records.iter().map(|rr| rr.rtype).collect();
     assert_eq!((message.rcode, records, names), (Rcode::SERVFAIL, vec![RType::CNAME; 2], 3));
     let [counted, once] = [counted, once].map(|info| info.count_total);
@@ -112,7 +112,7 @@ fn chained_large_answers_have_a_limit() {
 #[test]
 fn first_64_cnames_are_followed() {
     for (aliases, asked) in [(63, 2), (64, 1)] {
-        let (message, names) = told(&scene(), Says { aliases, leads_on: 1, addresses: 1 });
+        let (message, names) = ask(&scene(), ReplyShape { aliases, leads_on: 1, addresses: 1 });
         assert_eq!((message.rcode, names), (Rcode::NOERROR, asked), "{aliases}");
     }
 }
@@ -141,7 +141,7 @@ fn pattern_comparisons_scale_with_the_reply() {
     {
         let rule = format!("rewrite name suffix .x .y {}", answers(rules));
         let scene = Scene::new(&format!(". {{\nbind 127.0.0.1\n{rule}\nforward . 192.0.2.53\n}}\n"));
-        let (message, _) = told_of(&scene, &format!("{long}.x"), proto, &long_names);
+        let (message, _) = ask_upstream(&scene, &format!("{long}.x"), proto, &long_names);
         let cut = message.flags & Flags::TC != 0;
         assert_eq!((message.records.len(), cut), (records, true), "{proto:?} {rules}");
     }

@@ -64,30 +64,36 @@ impl ResponseHook for &Wants {
 
     fn on_response(
         &self,
-        sought: &EffectiveQuery<'_>,
+        effective: &EffectiveQuery<'_>,
         _: &QueryContext<'_>,
-        told: &mut Message,
-        wishes: &mut dyn Subqueries,
+        response: &mut Message,
+        subqueries: &mut dyn Subqueries,
     ) -> HookResult {
         let mut waits = false;
         for name in &self.names {
             let name = Name::from_text(name).unwrap();
-            let wish = match self.below {
-                true => wishes.resolve_below(sought, &name),
-                false => wishes.resolve(&name, RType::A, Class::IN),
+            let result = match self.below {
+                true => subqueries.resolve_below(effective, &name),
+                false => subqueries.resolve(&name, RType::A, Class::IN),
             };
-            match wish {
+            match result {
                 None => waits = true,
                 Some(SubqueryResult::Answer(answer)) => {
-                    told.rcode = answer.rcode;
-                    told.records.extend(answer.section(Section::Answer).cloned());
+                    response.rcode = answer.rcode;
+                    response.records.extend(answer.section(Section::Answer).cloned());
                 }
                 Some(SubqueryResult::Failed(failure)) => {
-                    told.rcode = failure.rcode();
-                    told.options.push_ede(failure.ede().unwrap());
+                    response.rcode = failure.rcode();
+                    response.options.push_ede(failure.ede().unwrap());
                     let why = failure.to_string();
                     let data = [&[why.len() as u8], why.as_bytes()].concat();
-                    told.records.push(Rr::new(Section::Additional, sought.name(), RType::TXT, 0, &data));
+                    response.records.push(Rr::new(
+                        Section::Additional,
+                        effective.name(),
+                        RType::TXT,
+                        0,
+                        &data,
+                    ));
                 }
             }
         }
@@ -116,13 +122,13 @@ fn answer_with_two_subqueries() {
 fn subquery_loop_is_detected() {
     const CIRCLE: &str = "0 IN TXT the answer leads round in circles";
     // The subquery passes the same middleware, which issues it again.
-    let told = scene("whoami", &["a.example.org"]).ask(AT, "a.example.org", RType::A);
+    let reply = scene("whoami", &["a.example.org"]).ask(AT, "a.example.org", RType::A);
     assert_eq!(
-        told,
+        reply,
         format!("SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1; additional a.example.org. {CIRCLE}")
     );
-    let told = scene("whoami", &["b.example.org"]).ask(AT, "a.example.org", RType::A);
-    assert_eq!(told, "SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1; b.example.org. 3600 IN A 192.0.2.2");
+    let reply = scene("whoami", &["b.example.org"]).ask(AT, "a.example.org", RType::A);
+    assert_eq!(reply, "SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1; b.example.org. 3600 IN A 192.0.2.2");
 }
 
 /// Two blocks; the first looks up names of the second.
@@ -140,29 +146,29 @@ fn acl_applies_to_subqueries() {
     assert_eq!(scene.ask(AT, "a.example.org", RType::A), "REFUSED aa; a.example.org. 3600 IN A 192.0.2.1");
     let scene = scene_of_two("acl {\ndrop\n}");
     let why = "; additional a.example.org. 0 IN TXT plugin/acl: a name that the answer leads to is dropped";
-    let told = "SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1".to_owned() + &why.repeat(2);
-    assert_eq!(scene.ask(AT, "a.example.org", RType::A), told);
+    let expected = "SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1".to_owned() + &why.repeat(2);
+    assert_eq!(scene.ask(AT, "a.example.org", RType::A), expected);
 }
 
 /// Only of middleware that sees failures.
 #[test]
 fn subqueries_after_a_failure() {
-    let nobody = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n}\n}\n\
+    let corefile = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n}\n}\n\
                   other {\nbind 127.0.0.1\nhosts /nowhere/o {\n192.0.2.7 x.other\n}\n}\n";
-    for (sees_failures, told) in [(false, "SERVFAIL"), (true, "NOERROR; x.other. 3600 IN A 192.0.2.7")] {
+    for (sees_failures, expected) in [(false, "SERVFAIL"), (true, "NOERROR; x.other. 3600 IN A 192.0.2.7")] {
         let wants = Wants { names: vec!["x.other"], sees_failures, ..Wants::default() };
-        let scene = Scene::with_step(nobody, Arc::new(wants));
-        assert_eq!(scene.ask(AT, "missing.example.org", RType::A), told, "{sees_failures}");
+        let scene = Scene::with_step(corefile, Arc::new(wants));
+        assert_eq!(scene.ask(AT, "missing.example.org", RType::A), expected, "{sees_failures}");
     }
     // Likewise if failure and subquery are answered by upstreams.
-    for (sees_failures, asked, told) in [
+    for (sees_failures, asked, text) in [
         (false, vec![vec!["fails.org."]], "SERVFAIL "),
         (true, vec![vec!["fails.org."], vec!["yy.other."]], "NOERROR 2"),
     ] {
         let scene = scene_that_asks(Wants { names: vec!["yy.other"], sees_failures, ..Wants::default() });
         let expected: Vec<Vec<String>> =
             asked.iter().map(|names| names.iter().map(|&name| name.to_owned()).collect()).collect();
-        assert_eq!(rounds(&scene, "fails.org", octet), (expected, told.to_owned()), "{sees_failures}");
+        assert_eq!(rounds(&scene, "fails.org", octet), (expected, text.to_owned()), "{sees_failures}");
     }
 }
 
@@ -170,8 +176,8 @@ fn subqueries_after_a_failure() {
 fn failed_subquery_is_servfail() {
     let corefile = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n}\n}\n";
     let scene = Scene::with_step(corefile, Wants::of(&["missing.example.org"]));
-    let told = scene.ask(AT, "a.example.org", RType::A);
-    assert!(told.starts_with("SERVFAIL"), "{told}");
+    let reply = scene.ask(AT, "a.example.org", RType::A);
+    assert!(reply.starts_with("SERVFAIL"), "{reply}");
 }
 
 #[test]
@@ -184,7 +190,7 @@ fn answers_are_found_by_key() {
     let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let wire::Verdict::Pass(of_other) = wire::accept(&elsewhere) else { panic!("refused") };
     let (zone, other) = (route.find(&query).unwrap(), route.find(&of_other).unwrap());
-    let said = |zone, query: &Query<'_>| {
+    let answer_to = |zone, query: &Query<'_>| {
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
         (reply.rcode, reply.flags) = (Rcode::NXDOMAIN, Flags::RA);
@@ -196,18 +202,18 @@ fn answers_are_found_by_key() {
     let overrides = wire::UpstreamOverrides::new(&option);
     for (what, found, asks) in [
         ("nothing yet", None, true),
-        ("the same", Some(said(zone, &query)), false),
-        ("another block", Some(said(other, &query)), true),
-        ("another name", Some(said(zone, &Query { name: of_other.name, ..query })), true),
-        ("another type", Some(said(zone, &Query { rtype: RType::AAAA, ..query })), true),
-        ("another class", Some(said(zone, &Query { class: Class::CH, ..query })), true),
-        ("without RD", Some(said(zone, &Query { flags: Flags(0), ..query })), true),
+        ("the same", Some(answer_to(zone, &query)), false),
+        ("another block", Some(answer_to(other, &query)), true),
+        ("another name", Some(answer_to(zone, &Query { name: of_other.name, ..query })), true),
+        ("another type", Some(answer_to(zone, &Query { rtype: RType::AAAA, ..query })), true),
+        ("another class", Some(answer_to(zone, &Query { class: Class::CH, ..query })), true),
+        ("without RD", Some(answer_to(zone, &Query { flags: Flags(0), ..query })), true),
         (
             "with CD as well",
-            Some(said(zone, &Query { flags: Flags(query.flags.0 | Flags::CD), ..query })),
+            Some(answer_to(zone, &Query { flags: Flags(query.flags.0 | Flags::CD), ..query })),
             false,
         ),
-        ("with an option", Some(said(zone, &Query { overrides, ..query })), true),
+        ("with an option", Some(answer_to(zone, &Query { overrides, ..query })), true),
     ] {
         let (mut tables, found) = (HostsGuard::default(), found.into_iter().collect());
         let mut evaluation = Evaluation::new(route, &context, &mut tables, &query, found, Usage::default());
@@ -260,12 +266,12 @@ fn suspended_queries_memory_quota() {
     // An answer to a suspended query counts as well: it is kept as a failure.
     let outer = waiting[0].suspended.as_mut().unwrap();
     outer.add(found());
-    assert!(matches!(outer.found[1].result, Err(Failure::Overload)));
+    assert!(matches!(outer.answers[1].result, Err(Failure::Overload)));
     drop(waiting.pop());
     assert!(wait().is_ok());
     let shared = found();
     waiting[0].suspended.as_mut().unwrap().add(shared.clone());
-    assert!(waiting[0].suspended.as_ref().unwrap().found[2].result.is_ok());
+    assert!(waiting[0].suspended.as_ref().unwrap().answers[2].result.is_ok());
     // Shared answers are counted once.
     assert!(matches!(wait(), Err(Failure::Overload)));
     let others: Vec<_> = (0..10).map(|_| wait_with(shared.clone()).unwrap()).collect();
@@ -277,11 +283,11 @@ fn suspended_queries_memory_quota() {
 
 /// Evaluates a query as a worker does: the queries for upstreams, round by round, and the final
 /// answer. A query is its name, with type and class unless A and IN, and `+` for each option.
-/// `said` is an upstream's answer: the last byte of its address, or a failure.
+/// `answer` is an upstream's answer: the last byte of its address, or a failure.
 fn rounds(
     scene: &Scene,
     name: &str,
-    said: impl Fn(&str) -> Result<u8, Failure>,
+    answer: impl Fn(&str) -> Result<u8, Failure>,
 ) -> (Vec<Vec<String>>, String) {
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet(name, RType::A, None);
@@ -312,7 +318,7 @@ fn rounds(
             let query = asked.query.query();
             let mut octets = Vec::new();
             let mut reply = Reply::start(&mut octets, &query);
-            outer.add(match said(&described(&query)) {
+            outer.add(match answer(&described(&query)) {
                 Ok(last) => {
                     let owner = wire::Owner::Question;
                     reply.push(Section::Answer, owner, RType::A, Class::IN, 60, &[192, 0, 2, last]);
@@ -321,7 +327,7 @@ fn rounds(
                 Err(failure) => SubqueryAnswer::new(asked.zone, &query, Err(failure), FollowCnames::No),
             });
         }
-        (found, spent) = (outer.found, outer.spent);
+        (found, spent) = (outer.answers, outer.spent);
     }
 }
 
@@ -351,7 +357,7 @@ fn octet(name: &str) -> Result<u8, Failure> {
 #[test]
 fn subqueries_are_sent_at_once() {
     let names = |names: &[&str]| names.iter().map(|name| format!("{name}.")).collect::<Vec<_>>();
-    for (name, wants, asked, told) in [
+    for (name, wants, asked, expected) in [
         (
             "a.example.org",
             vec!["x.other", "yy.other"],
@@ -386,7 +392,7 @@ fn subqueries_are_sent_at_once() {
         ),
     ] {
         let scene = scene_that_asks(Wants { names: wants.clone(), ..Wants::default() });
-        assert_eq!(rounds(&scene, name, octet), (asked, told.to_owned()), "{name} {wants:?}");
+        assert_eq!(rounds(&scene, name, octet), (asked, expected.to_owned()), "{name} {wants:?}");
     }
 }
 
@@ -394,8 +400,8 @@ fn subqueries_are_sent_at_once() {
 fn candidates_start_below_their_middleware() {
     let scene =
         scene_that_asks(Wants { names: vec!["b.example.org", "xyz.other"], below: true, ..Wants::default() });
-    let (asked, told) = rounds(&scene, "a.example.org", octet);
-    assert_eq!((asked, told.as_str()), (vec![vec!["xyz.other.".to_owned()]], "NOERROR 1 2 3"));
+    let (asked, reply) = rounds(&scene, "a.example.org", octet);
+    assert_eq!((asked, reply.as_str()), (vec![vec!["xyz.other.".to_owned()]], "NOERROR 1 2 3"));
     // The first block forwards it, not the one that serves the name.
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("a.example.org", RType::A, None);
@@ -420,10 +426,10 @@ fn limits_of_8_and_32_subqueries() {
         names: leak((0..10).map(|n| format!("n{n}.other")).collect()),
         ..Wants::default()
     });
-    let (asked, told) = rounds(&scene, "a.example.org", octet);
+    let (asked, reply) = rounds(&scene, "a.example.org", octet);
     assert_eq!(asked.iter().map(Vec::len).collect::<Vec<_>>(), [8]);
     assert_eq!(
-        told,
+        reply,
         "SERVFAIL 1 2 2 2 2 2 2 2 2".to_owned() + &", the answer leads to more than 8 other names".repeat(2)
     );
     let names: Vec<String> = (0..40).map(|n| format!("n{n}.other")).collect();
@@ -433,8 +439,8 @@ fn limits_of_8_and_32_subqueries() {
          other {{\nbind 127.0.0.1\nhosts /nowhere/o {{\n{lines}}}\n}}\n"
     );
     let scene = Scene::with_step(&corefile, Wants::of(&leak(names)));
-    let (asked, told) = rounds(&scene, "a", octet);
+    let (asked, reply) = rounds(&scene, "a", octet);
     assert!(asked.is_empty());
     let why = ", the answer leads to more than 32 other names";
-    assert_eq!(told, "SERVFAIL 1".to_owned() + &" 9".repeat(32) + &why.repeat(8));
+    assert_eq!(reply, "SERVFAIL 1".to_owned() + &" 9".repeat(32) + &why.repeat(8));
 }

@@ -17,9 +17,9 @@ fn stale_subquery_is_refreshed() {
     assert_eq!(scene.ask(AT, "a.example.org", RType::A), "forward");
     scene.keep(AT, "x.other", RType::A, &["x.other 20 A 192.0.2.9"]);
     scene.now += Duration::from_secs(60);
-    let told = scene.ask(AT, "a.example.org", RType::A);
+    let reply = scene.ask(AT, "a.example.org", RType::A);
     let stale = "NOERROR aa; a.example.org. 3600 IN A 192.0.2.1; x.other. 0 IN A 192.0.2.9";
-    assert_eq!(told, format!("asks x.other.: {stale}"));
+    assert_eq!(reply, format!("asks x.other.: {stale}"));
 }
 
 #[test]
@@ -32,10 +32,10 @@ fn stale_answer_with_stale_subquery() {
     scene.keep(AT, "x.other", RType::A, &["x.other 20 A 192.0.2.9"]);
     // A refresh is claimed for 5 s.
     scene.now += Duration::from_secs(10);
-    let told = |scene: &Scene| scene.ask(AT, "a.example.org", RType::A);
+    let reply = |scene: &Scene| scene.ask(AT, "a.example.org", RType::A);
     let own = "a.example.org. 0 IN A 192.0.2.1";
-    assert_eq!(told(&scene), format!("asks a.example.org.: NOERROR; {own}; x.other. 10 IN A 192.0.2.9"));
+    assert_eq!(reply(&scene), format!("asks a.example.org.: NOERROR; {own}; x.other. 10 IN A 192.0.2.9"));
     scene.now += Duration::from_secs(60);
     let both = format!("NOERROR; {own}; x.other. 0 IN A 192.0.2.9");
-    assert_eq!(told(&scene), format!("asks a.example.org. x.other.: {both}"));
+    assert_eq!(reply(&scene), format!("asks a.example.org. x.other.: {both}"));
 }

@@ -38,34 +38,34 @@ impl Middleware for Varies {
 impl<'s> plugin::middleware::NeedsSubquery<'s> for &'s Varies {
     fn resume(
         &self,
-        sought: &mut EffectiveQuery<'_>,
+        effective: &mut EffectiveQuery<'_>,
         _: &QueryContext<'_>,
-        wishes: &mut dyn Subqueries,
+        subqueries: &mut dyn Subqueries,
     ) -> Option<OnQuery<'s>> {
         let name = Name::from_text("x.other").unwrap();
-        let came = if self.below {
-            let plain = wishes.resolve_below(sought, &name);
-            sought.set_rtype(RType::AAAA);
-            let of_type = wishes.resolve_below(sought, &name);
-            sought.set_rtype(RType::A);
-            sought.set_class(Class::CH);
-            let of_class = wishes.resolve_below(sought, &name);
-            sought.set_class(Class::IN);
-            assert!(sought.set_option(0xfde9, b"x"));
-            let with_option = wishes.resolve_below(sought, &name);
-            sought.remove_options(0xfde9);
+        let results = if self.below {
+            let plain = subqueries.resolve_below(effective, &name);
+            effective.set_rtype(RType::AAAA);
+            let of_type = subqueries.resolve_below(effective, &name);
+            effective.set_rtype(RType::A);
+            effective.set_class(Class::CH);
+            let of_class = subqueries.resolve_below(effective, &name);
+            effective.set_class(Class::IN);
+            assert!(effective.set_option(0xfde9, b"x"));
+            let with_option = subqueries.resolve_below(effective, &name);
+            effective.remove_options(0xfde9);
             vec![plain, of_type, of_class, with_option]
         } else {
             [(RType::A, Class::IN), (RType::AAAA, Class::IN), (RType::A, Class::CH)]
-                .map(|(rtype, class)| wishes.resolve(&name, rtype, class))
+                .map(|(rtype, class)| subqueries.resolve(&name, rtype, class))
                 .into()
         };
-        let mut told = Message::empty(&sought.query(), Rcode::NOERROR);
-        for wish in came {
-            let SubqueryResult::Answer(answer) = wish? else { panic!("an upstream answered") };
-            told.records.extend(answer.section(Section::Answer).cloned());
+        let mut message = Message::empty(&effective.query(), Rcode::NOERROR);
+        for result in results {
+            let SubqueryResult::Answer(answer) = result? else { panic!("an upstream answered") };
+            message.records.extend(answer.section(Section::Answer).cloned());
         }
-        Some(OnQuery::Answer(Box::new(told)))
+        Some(OnQuery::Answer(Box::new(message)))
     }
 }
 
@@ -73,20 +73,20 @@ impl<'s> plugin::middleware::NeedsSubquery<'s> for &'s Varies {
 fn subqueries_by_type_class_and_option() {
     let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n\
                     other {\nbind 127.0.0.1\nforward . 192.0.2.54\n}\n";
-    let said = |asked: &str| match asked {
+    let answer = |asked: &str| match asked {
         "x.other." => Ok(1),
         "x.other. AAAA IN" => Ok(2),
         "x.other. A CH" => Ok(3),
         "x.other.+" => Ok(4),
         _ => panic!("asked for {asked}"),
     };
-    for (below, asks, tells) in [
+    for (below, asks, expected) in [
         (false, &["x.other.", "x.other. AAAA IN", "x.other. A CH"][..], "NOERROR 1 2 3"),
         (true, &["x.other.", "x.other. AAAA IN", "x.other. A CH", "x.other.+"][..], "NOERROR 1 2 3 4"),
     ] {
         let scene = Scene::with_step(corefile, Arc::new(Varies { below }));
-        let (asked, told) = rounds(&scene, "short", said);
-        assert_eq!((asked, told.as_str()), (vec![asks.iter().map(ToString::to_string).collect()], tells));
+        let (asked, reply) = rounds(&scene, "short", answer);
+        assert_eq!((asked, reply.as_str()), (vec![asks.iter().map(ToString::to_string).collect()], expected));
     }
 }
 
@@ -103,9 +103,9 @@ impl MiddlewareSpec for TwoEntries {
 }
 
 impl Middleware for TwoEntries {
-    fn on_query<'s>(&'s self, sought: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
+    fn on_query<'s>(&'s self, effective: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
         // Routed subqueries pass this middleware too.
-        if sought.is_target { OnQuery::Pass } else { OnQuery::NeedsSubquery(Box::new(self)) }
+        if effective.is_target { OnQuery::Pass } else { OnQuery::NeedsSubquery(Box::new(self)) }
     }
 
     fn explain(&self, _: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
@@ -116,21 +116,21 @@ impl Middleware for TwoEntries {
 impl<'s> plugin::middleware::NeedsSubquery<'s> for &'s TwoEntries {
     fn resume(
         &self,
-        sought: &mut EffectiveQuery<'_>,
+        effective: &mut EffectiveQuery<'_>,
         _: &QueryContext<'_>,
-        wishes: &mut dyn Subqueries,
+        subqueries: &mut dyn Subqueries,
     ) -> Option<OnQuery<'s>> {
         let name = Name::from_text("x.other").unwrap();
-        let came = [self.candidate_first, !self.candidate_first].map(|below| match below {
-            true => wishes.resolve_below(sought, &name),
-            false => wishes.resolve(&name, RType::A, Class::IN),
+        let results = [self.candidate_first, !self.candidate_first].map(|below| match below {
+            true => subqueries.resolve_below(effective, &name),
+            false => subqueries.resolve(&name, RType::A, Class::IN),
         });
-        let mut told = Message::empty(&sought.query(), Rcode::NOERROR);
-        for wish in came {
-            let SubqueryResult::Answer(answer) = wish? else { panic!("it has an address") };
-            told.records.extend(answer.section(Section::Answer).cloned());
+        let mut message = Message::empty(&effective.query(), Rcode::NOERROR);
+        for result in results {
+            let SubqueryResult::Answer(answer) = result? else { panic!("it has an address") };
+            message.records.extend(answer.section(Section::Answer).cloned());
         }
-        Some(OnQuery::Answer(Box::new(told)))
+        Some(OnQuery::Answer(Box::new(message)))
     }
 }
 
@@ -140,8 +140,11 @@ fn candidate_and_routed_are_distinct() {
         format!("{zone} {{\nbind 127.0.0.1\nhosts /nowhere/{zone} {{\n{address} x.other\n}}\n}}\n")
     };
     let corefile = block(".", "192.0.2.1") + &block("other", "192.0.2.2");
-    for (candidate_first, tells) in [(true, "NOERROR 1 2"), (false, "NOERROR 2 1")] {
+    for (candidate_first, expected) in [(true, "NOERROR 1 2"), (false, "NOERROR 2 1")] {
         let scene = Scene::with_step(&corefile, Arc::new(TwoEntries { candidate_first }));
-        assert_eq!(rounds(&scene, "short", |asked| panic!("asked for {asked}")), (vec![], tells.to_owned()));
+        assert_eq!(
+            rounds(&scene, "short", |asked| panic!("asked for {asked}")),
+            (vec![], expected.to_owned())
+        );
     }
 }

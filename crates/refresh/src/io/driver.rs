@@ -92,12 +92,12 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 pub(super) async fn ask(
     questions: &[Question],
     servers: &[std::net::SocketAddr],
-    mut tell: impl FnMut((Question, LookupOutcome)),
+    mut on_result: impl FnMut((Question, LookupOutcome)),
 ) {
     if servers.is_empty() {
-        return questions.iter().for_each(|&q| tell((q, LookupOutcome::Failed(LookupError::NoServer))));
+        return questions.iter().for_each(|&q| on_result((q, LookupOutcome::Failed(LookupError::NoServer))));
     }
-    Arc::new(Resolver::new(servers)).round_telling(questions, ROUND, tell).await;
+    Arc::new(Resolver::new(servers)).round_with(questions, ROUND, on_result).await;
 }
 
 impl RefreshedFile {

@@ -279,7 +279,7 @@ impl RefreshedFile {
             state.learned += 1;
             state.names.finish(began, outcomes, reading(clock::now()), draw)
         };
-        self.tell(&round, &*running);
+        self.serve_and_log(&round, &*running);
         self.publish(caught, &*running);
         (round.answered, round.failed)
     }
@@ -320,7 +320,7 @@ impl RefreshedFile {
         }
         let named: Vec<_> = failing
             .iter()
-            .take(MOST_TOLD)
+            .take(MAX_LISTED)
             .map(|(Question { name, family }, failure)| {
                 format!("{} {}: {failure}", name.to_string().trim_end_matches('.'), family.rtype())
             })
@@ -345,12 +345,12 @@ impl RefreshedFile {
     fn expire(&self, running: &impl Server) {
         let changes = self.state().names.expire(reading(clock::now()));
         if !changes.is_empty() {
-            self.tell(&Round { changes, ..Round::default() }, running);
+            self.serve_and_log(&Round { changes, ..Round::default() }, running);
             self.publish(Ok(Caught::Known), running);
         }
     }
 
-    fn tell(&self, round: &Round, running: &impl Server) {
+    fn serve_and_log(&self, round: &Round, running: &impl Server) {
         if round.changes.is_empty() {
             return;
         }
@@ -464,7 +464,7 @@ fn reading(now: Instant) -> Clock {
 }
 
 /// Maximum number of failed names that are logged one by one.
-const MOST_TOLD: usize = 3;
+const MAX_LISTED: usize = 3;
 const PUBLISH_AGAIN: Duration = Duration::from_secs(30);
 /// How long another program may take to finish its write.
 const CATCH_UP_AGAIN: Duration = Duration::from_secs(5);

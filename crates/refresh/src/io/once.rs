@@ -32,13 +32,13 @@ pub struct Once {
 /// # Errors
 /// The file cannot be read or written.
 pub fn once(
-    wish: &Once,
+    request: &Once,
     environment: &Environment,
     plans: Vec<RefreshPlan>,
     upstreams: &Upstreams,
     runtime: &Handle,
 ) -> Result<(Vec<u8>, String), String> {
-    let RefreshPlan { file, settings, via, .. } = chosen(wish, environment, plans);
+    let RefreshPlan { file, settings, via, .. } = chosen(request, environment, plans);
     if settings.names.is_empty() {
         return Ok((Vec::new(), "there is no name to refresh\n".to_owned()));
     }
@@ -68,18 +68,18 @@ pub fn once(
             runtime.block_on(driver::ask(&questions, &servers, |outcome| found.push(outcome)));
             found
         });
-        let mut told = failures(outcomes);
+        let mut report = failures(outcomes);
         let round = names.finish(began, outcomes.clone(), reading(clock::now()), 0.0);
         for change in &round.changes {
             let addresses: Vec<_> = change.after.iter().map(ToString::to_string).collect();
-            told.push_str(&format!("{} is {}\n", change.name, addresses.join(" ")));
+            report.push_str(&format!("{} is {}\n", change.name, addresses.join(" ")));
         }
-        if wish.print {
-            return Ok((names.text().to_vec(), told));
+        if request.print {
+            return Ok((names.text().to_vec(), report));
         }
-        let Some(text) = names.to_publish() else { return Ok((Vec::new(), told)) };
+        let Some(text) = names.to_publish() else { return Ok((Vec::new(), report)) };
         match files::atomic_write(&file, Some(&base), &text) {
-            Ok(()) => return Ok((Vec::new(), told)),
+            Ok(()) => return Ok((Vec::new(), report)),
             // The file has changed since it was read: the next try applies the answers to the new text.
             Err(WriteError::Changed(_)) => failed = WriteError::Changing(file.to_path_buf()),
             // The lock's owner may be writing to a slow disk.
@@ -91,8 +91,8 @@ pub fn once(
 }
 
 /// The plan of the selected file, or one of the environment only.
-fn chosen(wish: &Once, environment: &Environment, mut plans: Vec<RefreshPlan>) -> RefreshPlan {
-    let at = plans.iter().position(|plan| wish.hosts.as_deref() == Some(plan.file.as_path())).unwrap_or(0);
+fn chosen(request: &Once, environment: &Environment, mut plans: Vec<RefreshPlan>) -> RefreshPlan {
+    let at = plans.iter().position(|plan| request.hosts.as_deref() == Some(plan.file.as_path())).unwrap_or(0);
     let mut plan = if plans.is_empty() {
         let settings = spec::settings(&RefreshSpec::default(), environment);
         let settings = Settings { names: environment.names.clone(), ..settings };
@@ -100,7 +100,7 @@ fn chosen(wish: &Once, environment: &Environment, mut plans: Vec<RefreshPlan>) -
     } else {
         plans.swap_remove(at)
     };
-    if let Some(file) = &wish.hosts {
+    if let Some(file) = &request.hosts {
         plan.file = file.into();
     }
     plan

@@ -151,10 +151,10 @@ fn lines_of_other_programs() {
 
     let foreign = "192.0.2.50 a.test\n192.0.2.99 canary\n";
     assert_eq!(scene.read(foreign), foreign);
-    assert_eq!(scene.names.to_publish(), None, "the file says it already");
+    assert_eq!(scene.names.to_publish(), None, "the file has it already");
     scene.wait(3600);
     scene.round(|_| Some(SERVFAIL));
-    assert_eq!(scene.lines(), lines(foreign), "a failure keeps what the file says");
+    assert_eq!(scene.lines(), lines(foreign), "a failure keeps the content of the file");
     scene.wait(3600);
     scene.round(|q| four(q, &["192.0.2.2"]));
     let merged = set(&["192.0.2.2 a.test", "192.0.2.2 b.test", "192.0.2.99 canary"]);
@@ -282,7 +282,7 @@ fn max_age() {
 
 #[test]
 fn preferred_family() {
-    for (families, told, asked) in [
+    for (families, expected, asked) in [
         (Families::Both, &["192.0.2.1 a.test", "192.0.2.1 v4.test", "2001:db8::1 a.test"][..], 4),
         (Families::PreferIpv4, &["192.0.2.1 a.test", "192.0.2.1 v4.test"], 4),
         (Families::PreferIpv6, &["2001:db8::1 a.test", "192.0.2.1 v4.test"], 4),
@@ -296,7 +296,7 @@ fn preferred_family() {
             (true, Family::Ipv6) => addresses(&["2001:db8::1"]),
             (false, Family::Ipv6) => Some(LookupOutcome::NoData),
         });
-        assert_eq!(scene.lines(), set(told), "{families:?}");
+        assert_eq!(scene.lines(), set(expected), "{families:?}");
         assert_eq!(round.answered + round.failed, asked, "{families:?}");
     }
 }

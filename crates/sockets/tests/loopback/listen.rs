@@ -74,11 +74,11 @@ fn uncommitted_slot_is_reused() -> io::Result<()> {
     let client = client("127.0.0.1", server.local_addr())?;
     let mut replies = SendBatch::new(2, 512, 4096);
     replies.slot().expect("free").extend_from_slice(b"thought better of");
-    replies.slot().expect("free").extend_from_slice(b"said");
+    replies.slot().expect("free").extend_from_slice(b"reply");
     replies.commit(&client.local_addr()?.into(), None);
     assert!(!replies.is_empty());
     assert_eq!(server.send(&mut replies).sent, 1);
-    assert_eq!(hear(&client)?, b"said");
+    assert_eq!(hear(&client)?, b"reply");
     Ok(())
 }
 
@@ -112,7 +112,7 @@ fn wildcard_answers_from_the_asked_address() -> io::Result<()> {
             let address: IpAddr = address.parse().expect("an address");
             // Connected: it receives from `address` only.
             let client = client(source, SocketAddr::new(address, port))?;
-            client.send(b"who are you")?;
+            client.send(b"query")?;
             wait_for(&server)?;
             assert_eq!(server.receive(&mut batch)?, 1);
             let datagram = batch.get(0);
@@ -289,7 +289,7 @@ fn receive_buffer_size() -> io::Result<()> {
 
 /// Whether this process has CAP_NET_ADMIN, capability 12.
 fn may_force() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").expect("the kernel tells it");
+    let status = std::fs::read_to_string("/proc/self/status").expect("every process has one");
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     effective.is_some_and(|set| u64::from_str_radix(set.trim(), 16).is_ok_and(|set| set >> 12 & 1 == 1))
 }
@@ -350,7 +350,7 @@ fn tcp_listener_is_exclusive() -> io::Result<()> {
         assert_eq!(tcp_listener(addr, 128, true).expect_err("taken").kind(), ErrorKind::AddrInUse);
         let second = tcp_listener(addr, 128, false)?;
         assert_eq!(tcp_listener(addr, 128, true).expect_err("taken").kind(), ErrorKind::AddrInUse);
-        assert_eq!(first.accept().expect_err("nobody came").kind(), ErrorKind::WouldBlock);
+        assert_eq!(first.accept().expect_err("no client has connected").kind(), ErrorKind::WouldBlock);
 
         let streams = (0..BATCH).map(|_| TcpStream::connect(addr)).collect::<io::Result<Vec<_>>>()?;
         let mut accepted = [Vec::new(), Vec::new()];

@@ -88,13 +88,13 @@ fn invalid_source_is_an_error() -> io::Result<()> {
 
 #[test]
 fn refusal_is_reported_once() -> io::Result<()> {
-    for (loopback, nobody) in [("127.0.0.41", "127.0.0.41"), ("::1", "::1")] {
-        let addr = SocketAddr::new(nobody.parse().expect("an address"), free_port(nobody)?);
+    for (loopback, unbound) in [("127.0.0.41", "127.0.0.41"), ("::1", "::1")] {
+        let addr = SocketAddr::new(unbound.parse().expect("an address"), free_port(unbound)?);
         let socket = UpstreamSocket::connect(addr, std::iter::empty(), None)?;
         assert_eq!(socket.send_batch([b"hello".as_slice()], |i, error| panic!("{i}: {error}")).sent, 1);
         assert!(wait_for(&socket)?.error, "{loopback}");
         let mut batch = RecvBatch::new(BATCH, 512);
-        let error = socket.receive(&mut batch).expect_err("nobody is there");
+        let error = socket.receive(&mut batch).expect_err("no socket is bound there");
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         assert!(batch.is_empty());
         assert_eq!(events_within(&socket, Duration::ZERO)?, None, "epoll would spin");

@@ -262,7 +262,7 @@ async fn round_timeout() {
     assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, LookupOutcome::Failed(_))));
     let late =
         outcomes.iter().filter(|(_, outcome)| *outcome == LookupOutcome::Failed(LookupError::OutOfTime));
-    assert!(late.count() >= CONCURRENT, "what was not begun says so");
+    assert!(late.count() >= CONCURRENT, "lookups that were not begun report it");
 }
 
 /// Answers the second query of each name, preceded by the replies of `forged`.

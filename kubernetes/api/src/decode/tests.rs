@@ -164,7 +164,7 @@ fn invalid_object_is_named() {
     let in_protobuf = |parts: &[&[u8]]| watch_of(Protobuf, &parts.concat());
     let in_json = |text: &str| watch_of(Json, text.as_bytes());
     let long = "x".repeat(254);
-    for (kind, encoding, seed, told_as) in [
+    for (kind, encoding, seed, reported_as) in [
         (
             Kind::Service,
             Protobuf,
@@ -216,7 +216,7 @@ fn invalid_object_is_named() {
         let (words, read) = decode_seed(&seed, kind, encoding, Framing::Watch, &WatchConfig::default());
         // The deletion follows the error.
         let unreadable = words.split(" -").next();
-        assert_eq!((unreadable, read), (Some(&*format!("?{told_as}")), Ok(())), "{encoding:?}");
+        assert_eq!((unreadable, read), (Some(&*format!("?{reported_as}")), Ok(())), "{encoding:?}");
     }
 }
 

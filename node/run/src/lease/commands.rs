@@ -35,11 +35,11 @@ fn no_such_file() -> String {
 }
 
 /// Accepts commands on a thread that ends with the returned guard.
-pub(super) fn hear(tell: mpsc::UnboundedSender<LeaseCommand>) -> io::Result<ListenGuard> {
+pub(super) fn hear(sender: mpsc::UnboundedSender<LeaseCommand>) -> io::Result<ListenGuard> {
     let (orders, hearing) = ControlSocket::listen()?;
     let places = CommandSlots::default();
     let take = move |order: ControlCommand| match places.take(order.process) {
-        Some(place) => drop(tell.send(LeaseCommand::ControlCommand(order, place))),
+        Some(place) => drop(sender.send(LeaseCommand::ControlCommand(order, place))),
         None => order.reject_busy(),
     };
     let thread = std::thread::Builder::new().name("orders".to_owned());
@@ -93,7 +93,7 @@ impl LeaseThread {
     /// Executes commands until then; returns false if the thread must end.
     pub(super) async fn serve_commands_until(&mut self, until: Instant) -> bool {
         loop {
-            match timeout_at(until, self.told.recv()).await {
+            match timeout_at(until, self.receiver.recv()).await {
                 Ok(Some(LeaseCommand::ControlCommand(order, _place))) => {
                     let hands_over = self.state.is_handing_over();
                     self.execute(order, hands_over).await;
@@ -142,10 +142,10 @@ impl LeaseThread {
             listener.fallback.as_ref().filter(|_| has_leases).map(|fallback| fallback.target)
         };
         let address = |(ip, lease): (&IpAddr, &AddressLease)| {
-            let mut said = lease.status(*ip, now);
-            said["fallback"] = json!(fallback(*ip));
-            said["fails_closed"] = json!(put(*ip).is_some_and(|listener| listener.fails_closed));
-            said
+            let mut status = lease.status(*ip, now);
+            status["fallback"] = json!(fallback(*ip));
+            status["fails_closed"] = json!(put(*ip).is_some_and(|listener| listener.fails_closed));
+            status
         };
         let addresses: Vec<_> = self.state.addresses().iter().map(address).collect();
         let list = self.discovery.upstreams().list();

@@ -19,7 +19,7 @@ impl LeaseThread {
         let mut again = Instant::now() + HELD / 4;
         loop {
             // Other commands meanwhile.
-            match timeout_at(again, self.told.recv()).await {
+            match timeout_at(again, self.receiver.recv()).await {
                 Err(_) => {
                     self.stretch(until);
                     again = Instant::now() + HELD / 4;

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use crate::upstream_discovery::{self, ListChange, ListOrigin};
 use configuration::Configuration;
-use listen::Running;
+use listen::ServerState;
 
 use super::LeaseThread;
 use crate::aks_files;
@@ -12,7 +12,7 @@ use crate::aks_files;
 impl LeaseThread {
     /// Updates the upstreams to the current name servers of the node's network, and the files for
     /// other programs.
-    pub(super) fn follow(&mut self, running: &Running, configuration: &Arc<Configuration>) {
+    pub(super) fn follow(&mut self, running: &ServerState, configuration: &Arc<Configuration>) {
         let own = |ip| {
             configuration.endpoints.keys().any(|own| own.address.ip() == ip)
                 || upstream_discovery::is_on_our_link(ip)
@@ -21,14 +21,17 @@ impl LeaseThread {
         let logger = &running.logger;
         match self.discovery.look(clock::now(), &own) {
             ListChange::Changed => {
-                logger.info(None, &format!("node: {}", upstream_discovery::told(self.discovery.upstreams())));
+                logger.info(
+                    None,
+                    &format!("node: {}", upstream_discovery::describe(self.discovery.upstreams())),
+                );
             }
             ListChange::Wrong(wrong) if self.discovery.origin() != ListOrigin::Nowhere => {
                 logger.warning(
                     None,
                     &format!(
                         "node: {wrong}: unchanged, {}",
-                        upstream_discovery::told(self.discovery.upstreams())
+                        upstream_discovery::describe(self.discovery.upstreams())
                     ),
                 );
             }
@@ -39,7 +42,7 @@ impl LeaseThread {
                     None,
                     &format!(
                         "node: {wrong}: {}, from {}",
-                        upstream_discovery::told(self.discovery.upstreams()),
+                        upstream_discovery::describe(self.discovery.upstreams()),
                         upstream_discovery::KEPT
                     ),
                 );
@@ -56,8 +59,8 @@ impl LeaseThread {
             let (read, list) = (self.read.clone(), self.discovery.upstreams().list());
             let failed = self.failed_to_write.clone();
             tokio::task::spawn_blocking(move || {
-                let told = aks_files::write(&*read, &list);
-                *failed.lock().unwrap_or_else(PoisonError::into_inner) = told;
+                let result = aks_files::write(&*read, &list);
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = result;
             });
         }
     }

@@ -12,14 +12,14 @@ use crate::iptables::KeptRules;
 use crate::self_probe::{self, DNS_PORT, ProbeFailure, ProbeOptions};
 use crate::{RuleSet, is_clusters_without_us, is_link_local};
 use configuration::Configuration;
-use listen::Running;
+use listen::ServerState;
 use plugin::endpoint::Endpoint;
 
 impl LeaseThread {
     /// The addresses that did not answer, with the reason.
     pub(super) async fn probe(
         &self,
-        running: &Arc<Running>,
+        running: &Arc<ServerState>,
         configuration: &Configuration,
         listeners: &[Listener],
     ) -> Vec<(IpAddr, ProbeFailure)> {
@@ -53,7 +53,7 @@ impl LeaseThread {
     /// ready.
     pub(super) fn left_to_cluster(
         &mut self,
-        running: &Running,
+        running: &ServerState,
         listeners: &[Listener],
     ) -> Vec<(IpAddr, ProbeFailure)> {
         if self.is_known {
@@ -75,16 +75,16 @@ impl LeaseThread {
     /// Service addresses that other programs' rules redirect, provided that another address proves
     /// that the server works: addresses that do not answer while no rule of localdns guides probes
     /// to them, and addresses where another process answers probes regardless of the rules, as with
-    /// IPVS, unless the rules were written in this round (`came`). Empty if there is any other
-    /// problem.
+    /// IPVS, unless the rules were written in this round (`rules_written`). Empty if there is any
+    /// other problem.
     pub(super) fn led_away(
         &self,
         listeners: &[Listener],
         silent: &[(IpAddr, ProbeFailure)],
-        came: bool,
+        rules_written: bool,
     ) -> Vec<IpAddr> {
         let reaches = self.reaches_services();
-        let is_taken = |silent: &ProbeFailure| silent.is_taken && !came;
+        let is_taken = |silent: &ProbeFailure| silent.is_taken && !rules_written;
         let is_led =
             |(ip, silent): &(IpAddr, ProbeFailure)| !is_link_local(*ip) && (is_taken(silent) || !reaches);
         match silent.len() < listeners.len() && silent.iter().all(is_led) {
@@ -150,11 +150,11 @@ mod tests {
             let mut asked = JoinSet::new();
             asked.spawn(async { panic!("as a fault would") });
             asked.spawn(async move { (address(2), Ok(())) });
-            asked.spawn(async move { (address(3), Err(silence("nobody"))) });
+            asked.spawn(async move { (address(3), Err(silence("no server"))) });
             heard(asked, &listeners).await
         });
         silent.sort_by_key(|(ip, _)| *ip);
         let panicked = silence("the probe of 192.0.2.1 panicked");
-        assert_eq!(silent, [(address(1), panicked), (address(3), silence("nobody"))]);
+        assert_eq!(silent, [(address(1), panicked), (address(3), silence("no server"))]);
     }
 }

@@ -26,21 +26,21 @@ impl LeaseThread {
     ) -> Vec<(IpAddr, Diagnosis)> {
         let looks = self.state.looks();
         if self.misplaced.as_ref().is_none_or(|(of, at, _)| of != listeners || *at != looks) {
-            let (told, left) = (
-                foreign_addresses::told(listeners, &self.settings),
+            let (foreign, left) = (
+                foreign_addresses::diagnoses(listeners, &self.settings),
                 foreign_addresses::left(configuration).await,
             );
-            self.misplaced = Some((listeners.to_vec(), looks, [told, left]));
+            self.misplaced = Some((listeners.to_vec(), looks, [foreign, left]));
             self.unserved = None;
         }
-        let Some((_, _, [told, left])) = &self.misplaced else { return Vec::new() };
+        let Some((_, _, [foreign, left])) = &self.misplaced else { return Vec::new() };
         if !left.is_empty() && self.unserved.as_ref().is_none_or(|(at, _)| at.elapsed() >= UNSERVED) {
             let is_served = |ip: IpAddr| node::is_taken_over_udp((ip, DNS_PORT).into());
             let unserved = left.iter().filter(|(ip, _)| !is_served(*ip)).cloned().collect();
             self.unserved = Some((Instant::now(), unserved));
         }
         let unserved = self.unserved.iter().flat_map(|(_, unserved)| unserved);
-        told.iter().chain(unserved).cloned().collect()
+        foreign.iter().chain(unserved).cloned().collect()
     }
 
     /// Brings the rules to the desired state.

@@ -14,11 +14,11 @@ use crate::self_probe;
 /// Whether each address of the servers is held by one of them or, without leases, answered its last
 /// probe. Service addresses at which another process answers are exempt, as for READY.
 pub(super) fn are_held(servers: &[Reported]) -> bool {
-    let addresses = || keepers(servers).flat_map(|said| of_server(said).map(move |one| (said, one)));
+    let addresses = || keepers(servers).flat_map(|status| of_server(status).map(move |one| (status, one)));
     let is_held = |ip: &Value| {
-        addresses().any(|(said, one)| {
+        addresses().any(|(status, one)| {
             one["address"] == *ip
-                && match said["has_leases"] == true {
+                && match status["has_leases"] == true {
                     true => one["held"] == true,
                     false => one["probe_error"].is_null(),
                 }
@@ -34,14 +34,14 @@ pub(super) fn are_held(servers: &[Reported]) -> bool {
 }
 
 /// The status of each address of a server.
-pub(super) fn of_server(said: &Value) -> impl Iterator<Item = &Value> {
-    said["addresses"].as_array().into_iter().flatten()
+pub(super) fn of_server(status: &Value) -> impl Iterator<Item = &Value> {
+    status["addresses"].as_array().into_iter().flatten()
 }
 
 /// Files by which servers had sent host lookups to localdns, and that another program has removed.
 pub(super) fn removed_host_resolvers(servers: &[Reported], stand: &[PathBuf]) -> Vec<Finding> {
-    let keeping = servers.iter().flatten().filter(|said| said["let_go"] != true);
-    let put = keeping.filter_map(|said| said["host_resolver"].as_str());
+    let keeping = servers.iter().flatten().filter(|status| status["let_go"] != true);
+    let put = keeping.filter_map(|status| status["host_resolver"].as_str());
     let gone = put.filter(|path| stand.iter().all(|stands| stands.as_path() != Path::new(path)));
     let line = |path: &str| {
         let how = if Path::new(path).exists() { "no longer names this server" } else { "is gone" };
@@ -51,28 +51,28 @@ pub(super) fn removed_host_resolvers(servers: &[Reported], stand: &[PathBuf]) ->
     gone.map(line).collect()
 }
 
-pub(super) fn server_lines(said: &Value) -> Vec<Finding> {
+pub(super) fn server_lines(status: &Value) -> Vec<Finding> {
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let pid = word(&said["pid"]);
+    let pid = word(&status["pid"]);
     let mut lines = Vec::new();
-    if let Some(format) = said["format"].as_u64().filter(|format| *format > STATUS_FORMAT.into()) {
+    if let Some(format) = status["format"].as_u64().filter(|format| *format > STATUS_FORMAT.into()) {
         let problem =
             format!("process {pid} reports in format {format}, and this command reads {STATUS_FORMAT}");
         lines.push(Finding::note(&Diagnosis::new(problem, "use the `localdns` of its version")));
     }
-    if said["let_go"] == true {
+    if status["let_go"] == true {
         let what = format!("process {pid} released its leases, addresses and rules, by `node down`");
         lines.push(Finding::problem("server", what, "restart it"));
         return lines;
     }
-    let has_leases = said["has_leases"] != false;
-    let leases = match said["lease_ms"].as_u64() {
+    let has_leases = status["has_leases"] != false;
+    let leases = match status["lease_ms"].as_u64() {
         _ if !has_leases => "without leases".to_owned(),
         Some(ms) => format!("leases of {ms} ms"),
         None => "leases that end with the process".to_owned(),
     };
     lines.push(Finding::fact("server", format!("process {pid}, {leases}")));
-    for address in said["addresses"].as_array().into_iter().flatten() {
+    for address in status["addresses"].as_array().into_iter().flatten() {
         let (ip, lost) = (word(&address["address"]), word(&address["lost"]));
         let held = if address["held"] == true { "held" } else { "not held" };
         let (subject, before) = match has_leases {
@@ -96,32 +96,32 @@ pub(super) fn server_lines(said: &Value) -> Vec<Finding> {
             (None, None) => Finding::fact(subject, format!("{before}not probed yet")),
         });
     }
-    if let Some(error) = said["reload_failed"]["error"].as_str().map(first_line) {
-        let ago = word(&said["reload_failed"]["seconds_ago"]);
+    if let Some(error) = status["reload_failed"]["error"].as_str().map(first_line) {
+        let ago = word(&status["reload_failed"]["seconds_ago"]);
         let what = format!("failed {ago} s ago, the previous configuration serves: {error}");
         lines.push(Finding::problem("reload", what, "fix the Corefile, and run `localdns check -conf FILE`"));
     }
-    let upstreams: Vec<_> = said["upstreams"].as_array().into_iter().flatten().map(word).collect();
-    if let Some(from) = said["upstreams_from"].as_str() {
-        let asked = if said["upstreams_asked"] == false { UNASKED } else { "" };
+    let upstreams: Vec<_> = status["upstreams"].as_array().into_iter().flatten().map(word).collect();
+    if let Some(from) = status["upstreams_from"].as_str() {
+        let asked = if status["upstreams_asked"] == false { UNASKED } else { "" };
         lines.push(Finding::fact("upstreams", format!("{} from {from}{asked}", upstreams.join(" "))));
     }
-    if let Some(error) = said["upstreams_error"].as_str() {
+    if let Some(error) = status["upstreams_error"].as_str() {
         let remedy =
             "have the network manager write its name servers to it, or name another file with -upstreams";
         lines.push(Finding::problem("upstreams", error, remedy));
     }
-    let down: Vec<_> = said["upstreams_down"].as_array().into_iter().flatten().map(word).collect();
+    let down: Vec<_> = status["upstreams_down"].as_array().into_iter().flatten().map(word).collect();
     if !down.is_empty() {
         let what = format!("{} down: queries without another upstream get SERVFAIL", down.join(" "));
         lines.push(Finding::note(&Diagnosis::without_remedy(what)));
     }
-    let not_turned = from_json(&said["host_resolver_error"]);
+    let not_turned = from_json(&status["host_resolver_error"]);
     if let Some(error) = &not_turned {
         let error = error.clone().context("of this host are not sent to this server");
         lines.push(Finding::diagnosis("lookups", &error));
     }
-    let notes = said["notes"].as_array().into_iter().flatten().filter_map(from_json);
+    let notes = status["notes"].as_array().into_iter().flatten().filter_map(from_json);
     // The server's note of the same is not shown twice.
     let is_shown =
         |note: &Diagnosis| not_turned.as_ref().is_some_and(|error| note.problem.ends_with(&error.problem));

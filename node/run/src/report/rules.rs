@@ -27,12 +27,12 @@ pub(super) fn rules_of(
         };
     }
     // Running servers know which rules they wrote; the Corefile may have changed since.
-    for said in keepers {
+    for status in keepers {
         // A starting server has written no rules yet: the existing ones are its predecessor's.
-        if said["rules_put"] == false {
+        if status["rules_put"] == false {
             return Err(Diagnosis::without_remedy(NOT_OURS));
         }
-        if said["rules_in_place"] == false {
+        if status["rules_in_place"] == false {
             return Err(Diagnosis::new(TAKEN, "the server restores them, or its note says why not"));
         }
     }
@@ -42,7 +42,7 @@ pub(super) fn rules_of(
     let mut unled: Vec<IpAddr> = leased(servers).filter(|ip| !is_led(ip)).collect();
     if !unled.is_empty() {
         // An address may have gone with a reload since the query.
-        let again = peers_status::all().said;
+        let again = peers_status::all().reports;
         unled.retain(|ip| leased(&again).any(|leased| leased == *ip));
     }
     match unled.first() {
@@ -58,7 +58,7 @@ pub(super) fn rules_of(
 
 /// The addresses of servers with leases.
 fn leased(servers: &[Reported]) -> impl Iterator<Item = IpAddr> {
-    let with_leases = keepers(servers).filter(|said| said["has_leases"] == true);
+    let with_leases = keepers(servers).filter(|status| status["has_leases"] == true);
     with_leases.flat_map(of_server).filter_map(|one| one["address"].as_str()?.parse().ok())
 }
 
@@ -67,7 +67,7 @@ pub(super) fn no_iptables_rules_left(
     servers: &[Reported],
     notes: &mut Vec<Diagnosis>,
 ) -> Result<bool, Diagnosis> {
-    if keepers(servers).any(|said| said["others_rules"] == true || said["rules"] != "none") {
+    if keepers(servers).any(|status| status["others_rules"] == true || status["rules"] != "none") {
         return Ok(true);
     }
     match node::iptables_rules() {

@@ -1,7 +1,7 @@
 //! Rows of Corefile text: the meaning of each word of `forward`, and the error messages.
 
 use super::*;
-use crate::read_corefile::tests::{block, refused, refused_properties, said, with};
+use crate::read_corefile::tests::{block, parsed, refused, refused_properties, with};
 use forwarder::{ConnectionLimits, HealthCheck};
 
 /// Differences of a row from the bare directive.
@@ -16,7 +16,7 @@ fn address(text: &str) -> SocketAddr {
 }
 
 fn stanzas(lines: &str) -> Vec<ForwardSpec> {
-    said::<ForwardSpecs>(lines).unwrap().stanzas
+    parsed::<ForwardSpecs>(lines).unwrap().stanzas
 }
 
 /// All settings of a directive except locations.
@@ -208,7 +208,7 @@ fn number_of_forwards_is_bounded() {
     let of =
         |count: usize| (0..count).map(|n| format!("forward z{n}.example 192.0.2.1\n")).collect::<String>();
     let written = of(255);
-    let spec: ForwardSpecs = said(written.trim_end()).unwrap();
+    let spec: ForwardSpecs = parsed(written.trim_end()).unwrap();
     assert_eq!(spec.stanzas.len(), 255);
     let more = "a server block has 255 `forward` at most; give some of these zones a block of their own";
     refused(&[(of(256).trim_end(), &format!("257:1: plugin/forward: {more}"))]);

@@ -1,11 +1,11 @@
 //! Parsing of `template`, and its error messages.
 
 use super::*;
-use crate::read_corefile::tests::{refused, refused_properties, said, with};
+use crate::read_corefile::tests::{parsed, refused, refused_properties, with};
 
 /// Class, type, zones, patterns and all other settings of a template.
 fn shown(lines: &str) -> String {
-    let spec = said::<TemplateSpecs>(lines).unwrap().templates.remove(0);
+    let spec = parsed::<TemplateSpecs>(lines).unwrap().templates.remove(0);
     let records = |records: &[Record]| records.iter().map(|r| r.text.clone()).collect::<Vec<_>>();
     format!(
         "{} {} {:?} {:?} {:?} {:?} {:?} {} {:?} {}",

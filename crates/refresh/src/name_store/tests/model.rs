@@ -204,11 +204,11 @@ proptest! {
                         scene.read(text);
                         for (known, (_, entry)) in model.known.iter_mut().zip(scene.names.entries()) {
                             if let Some((_, good)) = known {
-                                let told = scene.clock.wall - entry.age(scene.clock.now).as_secs();
+                                let refreshed_at = scene.clock.wall - entry.age(scene.clock.now).as_secs();
                                 // This server's file has the age of an entry; an entry of another
                                 // program's file is as old as the file.
-                                prop_assert!(told == *good || !text.contains("localdns") && told == scene.clock.wall);
-                                *good = told;
+                                prop_assert!(refreshed_at == *good || !text.contains("localdns") && refreshed_at == scene.clock.wall);
+                                *good = refreshed_at;
                             }
                         }
                     }

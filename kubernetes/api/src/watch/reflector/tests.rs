@@ -225,14 +225,14 @@ fn lists_pages_without_watch_list() {
 fn relists_on_410_and_lower_version() {
     let gone = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,\"reason\":\"Expired\",\"message\":\"too old\\nby far\"}}\n";
     let ahead = format!("{{\"type\":\"ERROR\",\"object\":{}}}\n", failure(504, "ResourceVersionTooLarge"));
-    for (said, why) in [
+    for (body, why) in [
         (gone, "failed: resource version expired: too old by far"),
         (&*ahead, "failed: resource version expired: no"),
         (&*event("MODIFIED", "a", 9), "failed: resource version 9 received after 10"),
     ] {
         let mut script = Script::new();
         script.follow();
-        script.body(said);
+        script.body(body);
         assert_eq!(script.calls(), [why]);
         assert_eq!(script.wait(), 200 * MS);
         assert_eq!(script.ask(), WATCH_LIST);

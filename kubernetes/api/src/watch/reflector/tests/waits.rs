@@ -88,14 +88,14 @@ fn backs_off_after_invalid_replies() {
     script.ask();
     let refused = script.reflector.head(script.now, 200, "text/html", None, &mut script.calls);
     assert_eq!(refused.unwrap_err().to_string(), "invalid reply: text/html");
-    for said in ["<html>\n", "{}\n", "\u{1}\n", "{\"type\":\"ADDED\",\"object\":3}\n", "[1]\n"] {
+    for body in ["<html>\n", "{}\n", "\u{1}\n", "{\"type\":\"ADDED\",\"object\":3}\n", "[1]\n"] {
         let mut script = Script::new();
         for wait in [200, 400] {
             script.ask();
             script.head(200);
-            script.body(said);
+            script.body(body);
             script.end();
-            assert_eq!(script.wait(), wait * MS, "{said}");
+            assert_eq!(script.wait(), wait * MS, "{body}");
         }
     }
     // Invalid objects are skipped.
