@@ -92,7 +92,7 @@ pub fn recheck(configuration: &Configuration, logger: &Logger) {
         for upstream in only_in(&before, &looping) {
             logger.info(
                 None,
-                &format!("{at}: plugin/forward: the upstream {upstream} is no longer this server itself: it is asked"),
+                &format!("{at}: plugin/forward: the upstream {upstream} is no longer this server itself and is queried again"),
             );
         }
     }

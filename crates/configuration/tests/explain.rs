@@ -65,23 +65,29 @@ fn explain_names_block_plugin_and_reason() {
                 "{root}template: SERVFAIL: no pattern of `template IN A strict.example.org.` matches and it does not fall through"
             ),
         ),
-        ("web.example.org", RType::A, format!("{root}hosts: no template matches; /nowhere/h has A for it")),
+        (
+            "web.example.org",
+            RType::A,
+            format!("{root}hosts: no template matches; /nowhere/h has A records of the name"),
+        ),
         (
             "WEB.Example.org",
             RType::AAAA,
-            format!("{root}hosts: no template matches; NODATA: /nowhere/h knows the name, but no AAAA"),
+            format!(
+                "{root}hosts: no template matches; NODATA: /nowhere/h has the name, but no AAAA records of it"
+            ),
         ),
         (
             "nope.example.net",
             RType::A,
             format!(
-                "{root}hosts: no template matches; SERVFAIL: /nowhere/h does not know the name, and `fallthrough` is not written"
+                "{root}hosts: no template matches; SERVFAIL: /nowhere/h does not have the name, and `fallthrough` is not set"
             ),
         ),
         (
             "1.2.0.192.in-addr.arpa",
             RType::PTR,
-            format!("{root}hosts: no template matches; /nowhere/h has PTR for it"),
+            format!("{root}hosts: no template matches; /nowhere/h has PTR records of the name"),
         ),
         (
             "9.2.0.192.in-addr.arpa",

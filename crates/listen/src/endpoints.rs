@@ -266,14 +266,17 @@ impl Endpoints {
                 Err(error) => {
                     all_there = false;
                     if !std::mem::replace(&mut added.failure_logged, true) {
-                        let text = format!("{} is gone and cannot be put back: {error}", address.ip());
+                        let text = format!(
+                            "{} is missing from this machine and cannot be restored: {error}",
+                            address.ip()
+                        );
                         running.logger.error(None, &text);
                     }
                     continue;
                 }
             };
             added.failure_logged = false;
-            let text = format!("{} was taken from this machine; it is back, on {link}", address.ip());
+            let text = format!("{} was removed from this machine and is restored on {link}", address.ip());
             running.logger.warning(None, &text);
             if scope_id(node::with_link(address)) != added.scope_id {
                 let (free_port, count) = (self.free_port, self.sockets);

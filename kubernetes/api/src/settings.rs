@@ -158,7 +158,7 @@ pub enum WatchError {
         message: Box<str>,
     },
     /// 401: the API rejects the credentials.
-    #[error("the API rejects our credentials: {message}")]
+    #[error("the API rejects the credentials: {message}")]
     Unauthorized {
         /// The message of the API.
         message: Box<str>,

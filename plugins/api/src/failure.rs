@@ -24,19 +24,19 @@ pub enum Failure {
     #[error(transparent)]
     Own(#[from] OwnFailure),
     /// The target of a name has no answer, with the target's failure.
-    #[error("the name that it leads to has no answer: {0}")]
+    #[error("the target of the CNAME has no answer: {0}")]
     Target(Rcode),
     /// An answer needs another that the client may not have.
-    #[error("plugin/acl: a name that the answer leads to is dropped")]
+    #[error("plugin/acl: a name that the answer depends on is dropped")]
     Dropped,
     /// One query leads to too many others.
-    #[error("the answer leads to more than {0} other names")]
+    #[error("the answer depends on more than {0} other names")]
     TooManyNames(usize),
     /// Answers that lead from one to the next are too large.
-    #[error("the answer leads through more than {0} records")]
+    #[error("the answer depends on more than {0} records of other names")]
     TooManyRecords(usize),
     /// An answer needs itself.
-    #[error("the answer leads round in circles")]
+    #[error("the answer depends on itself")]
     Circle,
     /// A transfer or a NOTIFY, and no plugin of the zone takes it.
     #[error("no plugin of the server block takes it")]
@@ -147,11 +147,11 @@ impl Failure {
             Self::Transfers => other("too many transfers at a time"),
             Self::NoNextPlugin(_) => other("no plugin of the server block is left to ask"),
             Self::Own(_) => other("a plugin of the server block has no answer"),
-            Self::Target(_) => other("the name that it leads to has no answer"),
-            Self::Dropped => other("a name that the answer leads to is dropped"),
-            Self::TooManyNames(_) => other("the answer leads to too many other names"),
-            Self::TooManyRecords(_) => other("the answer leads through too many records"),
-            Self::Circle => other("the answer leads round in circles"),
+            Self::Target(_) => other("the target of the CNAME has no answer"),
+            Self::Dropped => other("a name that the answer depends on is dropped"),
+            Self::TooManyNames(_) => other("the answer depends on too many other names"),
+            Self::TooManyRecords(_) => other("the answer depends on too many records of other names"),
+            Self::Circle => other("the answer depends on itself"),
             Self::CutOff(_) => other("the transfer is cut off"),
             Self::Overload => other("too many queries in flight"),
             Self::Panic => other("a fault of this server"),

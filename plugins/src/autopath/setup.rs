@@ -130,7 +130,7 @@ fn search_list(text: &str, file: &ShownPath) -> std::result::Result<Vec<Name>, S
     if domains.is_empty() { Err(SearchListError::Nothing(file.clone())) } else { Ok(domains) }
 }
 
-const SOURCE: &str = "a file or @kubernetes, the one directive that knows search paths";
+const SOURCE: &str = "a file or @kubernetes, the only directive that provides search paths";
 const NDOTS: &str = "a number of dots, 0 to 15";
 const RESPONSE: &str = "noerror or nxdomain";
 /// The limit of resolvers (resolv.conf(5)).

@@ -46,7 +46,7 @@ fn errors_have_their_place() {
         ("autopath", "2:1: plugin/autopath: `autopath` needs [ZONES...] RESOLV-CONF, or @kubernetes"),
         (
             "autopath @erratic",
-            "2:10: plugin/autopath: \"@erratic\" is not a file or @kubernetes, the one directive that knows search paths",
+            "2:10: plugin/autopath: \"@erratic\" is not a file or @kubernetes, the only directive that provides search paths",
         ),
         ("autopath a..b r", "2:10: the zone `a..b` has an empty label"),
     ]);

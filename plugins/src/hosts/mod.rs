@@ -123,15 +123,16 @@ impl Source for Hosts {
         let (spec, name) = (self.table.spec(), &query.name);
         let file = spec.file.display();
         match self.table.knows(name, query.rtype) {
-            Some(true) => Explanation::Ends(format!("{file} has {} for it", query.rtype)),
-            Some(false) if !self.goes_on(query) => {
-                Explanation::Ends(format!("NODATA: {file} knows the name, but no {}", query.rtype))
-            }
+            Some(true) => Explanation::Ends(format!("{file} has {} records of the name", query.rtype)),
+            Some(false) if !self.goes_on(query) => Explanation::Ends(format!(
+                "NODATA: {file} has the name, but no {} records of it",
+                query.rtype
+            )),
             Some(false) => Explanation::Passes(None),
             None => {
                 if self.scope.holds(name) && query.rtype != RType::PTR && !spec.fallthrough.through(name) {
                     return Explanation::Ends(format!(
-                        "SERVFAIL: {file} does not know the name, and `fallthrough` is not written"
+                        "SERVFAIL: {file} does not have the name, and `fallthrough` is not set"
                     ));
                 }
                 Explanation::Passes(Some(format!("not in {file}")))

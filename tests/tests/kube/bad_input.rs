@@ -185,7 +185,7 @@ fn each_new_cause_is_told_once_and_with_what_ends_it() {
     });
     configure(&api.url());
     told(
-        "the API rejects our credentials: told to: Unauthorized",
+        "the API rejects the credentials: told to: Unauthorized",
         "use a token or certificate of this cluster ",
     );
     server.wait_for_log("the Kubernetes API is followed again", PATIENCE);

@@ -107,7 +107,7 @@ fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
         command.args(["status", "-status", socket]);
         String::from_utf8(output(command, PATIENCE).stdout).expect("text")
     };
-    let why = "the API rejects our credentials: told to: Unauthorized";
+    let why = "the API rejects the credentials: told to: Unauthorized";
     let remedy = "use a token or certificate of this cluster that has not expired; it is read again before each attempt";
     let kept = format!("{}: its checksum is wrong", snapshot.display());
     let replaced = "it is replaced once the lists of the API are complete";

@@ -54,7 +54,7 @@ fn a_token_that_is_not_accepted_any_more_is_tried_as_soon_as_it_is_another() {
         until_names(&seen, &["a"]);
         *valid.lock().unwrap() = "two";
         api.cut();
-        let refused = "the API rejects our credentials: told to: Unauthorized";
+        let refused = "the API rejects the credentials: told to: Unauthorized";
         // The backoff is at least 1.6 s by then.
         seen.until("six refusals", |store| store.lost.iter().filter(|(_, why)| why == refused).count() == 6);
         publish(&token, "two");

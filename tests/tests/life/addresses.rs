@@ -39,7 +39,7 @@ fn an_address_that_somebody_takes_away_is_put_back() {
                 answers(v4);
                 answers(v6());
                 let taken = |address: &str, n: usize| {
-                    let line = format!("{address} was taken from this machine");
+                    let line = format!("{address} was removed from this machine");
                     assert_eq!(server.wait_for_lines(&line, n, Duration::from_secs(5)).len(), n, "{line}");
                 };
                 let began = now();
@@ -75,7 +75,7 @@ fn a_reload_adds_what_a_start_would_add() {
         server.signal("USR1");
         server.wait_for_log("Reloading complete", Duration::from_secs(5));
         answers("169.254.10.10:53".parse().unwrap());
-        server.wait_for_log("169.254.10.10 was taken from this machine", Duration::from_secs(1));
+        server.wait_for_log("169.254.10.10 was removed from this machine", Duration::from_secs(1));
     });
 }
 
@@ -92,12 +92,15 @@ fn a_changed_corefile_is_seen_while_an_address_cannot_be_put_back() {
         answers(at);
         // The kernel removes the IPv6 address and refuses it at each attempt, every second.
         fs::write("/proc/sys/net/ipv6/conf/localdns/disable_ipv6", "1").unwrap();
-        server.wait_for_log("fe80::a:a is gone and cannot be put back", Duration::from_secs(5));
+        server.wait_for_log(
+            "fe80::a:a is missing from this machine and cannot be restored",
+            Duration::from_secs(5),
+        );
         server.write_corefile(&corefile(2));
         eventually("the new Corefile", Duration::from_secs(20), || {
             (ask(at, "x.example", "A").short() == ["192.0.2.2"]).then_some(())
         });
         fs::write("/proc/sys/net/ipv6/conf/localdns/disable_ipv6", "0").unwrap();
-        server.wait_for_log("fe80::a:a was taken from this machine", Duration::from_secs(5));
+        server.wait_for_log("fe80::a:a was removed from this machine", Duration::from_secs(5));
     });
 }

@@ -37,7 +37,7 @@ fn an_address_on_anothers_link_is_told_of_once_and_stays_as_it_is() {
         // The server does not restore an address that its owner removes.
         run("ip", &["addr", "del", "10.96.0.20/32", "dev", IPVS]);
         run("ip", &["addr", "del", "169.254.10.10/32", "dev", "localdns"]);
-        server.wait_for_log("169.254.10.10 was taken from this machine; it is back", PATIENCE);
+        server.wait_for_log("169.254.10.10 was removed from this machine and is restored", PATIENCE);
         assert!(!run("ip", &["addr"]).contains("10.96.0.20"), "{}", server.log_text());
         assert!(server.stop().success());
         for told in told {
@@ -64,7 +64,10 @@ fn an_address_of_ours_that_somebody_moves_is_told_of_until_it_is_back() {
         let said = status(&server, 0);
         assert!(said.contains("address   169.254.10.11  on theirs, ") && said.contains(told), "{said}");
         run("ip", &["addr", "del", "169.254.10.11/32", "dev", "theirs"]);
-        server.wait_for_log("169.254.10.11 was taken from this machine; it is back, on localdns", PATIENCE);
+        server.wait_for_log(
+            "169.254.10.11 was removed from this machine and is restored on localdns",
+            PATIENCE,
+        );
         eventually("it is ours again", PATIENCE, || (!status(&server, 0).contains("theirs")).then_some(()));
     });
 }

@@ -99,10 +99,10 @@ fn a_table_of_ours_that_another_owns_is_counted_and_so_is_an_address_that_cannot
         let without = Path::new("/proc/sys/net/ipv6/conf/nodelocaldns/disable_ipv6");
         std::fs::write(without, "1").expect("the namespace is ours");
         counts(&server, "interface_add");
-        server.wait_for_log("fd10::11 is gone and cannot be put back: ", PATIENCE);
+        server.wait_for_log("fd10::11 is missing from this machine and cannot be restored: ", PATIENCE);
         assert_eq!(answer("169.254.20.10"), US, "the other stays");
         std::fs::write(without, "0").expect("the namespace is ours");
-        server.wait_for_log("fd10::11 was taken from this machine; it is back", PATIENCE);
+        server.wait_for_log("fd10::11 was removed from this machine and is restored", PATIENCE);
     });
 }
 

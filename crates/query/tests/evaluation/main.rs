@@ -120,7 +120,7 @@ fn answer_with_two_subqueries() {
 
 #[test]
 fn subquery_loop_is_detected() {
-    const CIRCLE: &str = "0 IN TXT the answer leads round in circles";
+    const CIRCLE: &str = "0 IN TXT the answer depends on itself";
     // The subquery passes the same middleware, which issues it again.
     let reply = scene("whoami", &["a.example.org"]).ask(AT, "a.example.org", RType::A);
     assert_eq!(
@@ -145,7 +145,7 @@ fn acl_applies_to_subqueries() {
     let scene = scene_of_two("acl {\nblock\n}");
     assert_eq!(scene.ask(AT, "a.example.org", RType::A), "REFUSED aa; a.example.org. 3600 IN A 192.0.2.1");
     let scene = scene_of_two("acl {\ndrop\n}");
-    let why = "; additional a.example.org. 0 IN TXT plugin/acl: a name that the answer leads to is dropped";
+    let why = "; additional a.example.org. 0 IN TXT plugin/acl: a name that the answer depends on is dropped";
     let expected = "SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1".to_owned() + &why.repeat(2);
     assert_eq!(scene.ask(AT, "a.example.org", RType::A), expected);
 }
@@ -430,7 +430,8 @@ fn limits_of_8_and_32_subqueries() {
     assert_eq!(asked.iter().map(Vec::len).collect::<Vec<_>>(), [8]);
     assert_eq!(
         reply,
-        "SERVFAIL 1 2 2 2 2 2 2 2 2".to_owned() + &", the answer leads to more than 8 other names".repeat(2)
+        "SERVFAIL 1 2 2 2 2 2 2 2 2".to_owned()
+            + &", the answer depends on more than 8 other names".repeat(2)
     );
     let names: Vec<String> = (0..40).map(|n| format!("n{n}.other")).collect();
     let lines: String = names.iter().map(|name| format!("192.0.2.9 {name}\n")).collect();
@@ -441,6 +442,6 @@ fn limits_of_8_and_32_subqueries() {
     let scene = Scene::with_step(&corefile, Wants::of(&leak(names)));
     let (asked, reply) = rounds(&scene, "a", octet);
     assert!(asked.is_empty());
-    let why = ", the answer leads to more than 32 other names";
+    let why = ", the answer depends on more than 32 other names";
     assert_eq!(reply, "SERVFAIL 1".to_owned() + &" 9".repeat(32) + &why.repeat(8));
 }

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn error_statuses_and_backoff() {
     for (status, why) in [
-        (401, "failed: the API rejects our credentials: no"),
+        (401, "failed: the API rejects the credentials: no"),
         (403, "failed: may not watch namespaces: no"),
         (404, "failed: the API has no namespaces: no"),
         (500, "failed: 500 from the API: no"),
