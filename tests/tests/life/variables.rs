@@ -145,6 +145,6 @@ fn fill(directory: &Path) {
              users:\n- {name: me, user: {tokenFile: absent}}\n",
         ),
     ] {
-        fs::write(directory.join(name), content).unwrap();
+        fs::write(directory.join(name), content).expect("the directory is writable");
     }
 }
