@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_found_by_some_of_their_labels() {
+    fn samples_match_by_some_labels() {
         let metrics =
             Metrics::parse("# HELP a b\na{x=\"1\",y=\"q\\\"{}, \"} 2\na{x=\"2\",y=\"\"} 3.5\nb 7e+02\n");
         assert_eq!(metrics.value("a", &[("x", "1")]), Some(2.0));

@@ -93,8 +93,9 @@ const STALL: Duration = Duration::from_millis(50);
 mod tests {
     use super::*;
 
+    /// Success runs once; a failure is final after at most four runs.
     #[test]
-    fn what_passes_runs_once_and_what_fails_is_a_failure_after_four_runs_at_most() {
+    fn attempts_until_failure() {
         let runs = AtomicU64::new(0);
         steadily(|| assert!(runs.fetch_add(1, Relaxed) < 4));
         assert_eq!(runs.load(Relaxed), 1);

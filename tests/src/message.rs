@@ -272,7 +272,7 @@ mod tests {
     use crate::records::record;
 
     #[test]
-    fn records_read_back_as_they_were_written() {
+    fn records_round_trip() {
         for text in [
             "a.example. 30 IN A 192.0.2.1",
             "a.example. 30 IN AAAA 2001:db8::1",
@@ -289,8 +289,9 @@ mod tests {
         }
     }
 
+    /// And never a panic.
     #[test]
-    fn broken_messages_are_errors_and_never_a_panic() {
+    fn malformed_messages_are_errors() {
         let mut bytes = header(1, 0x8000, [1, 1, 0, 0]);
         bytes.extend(b"\x01a\x00\x00\x01\x00\x01");
         bytes.extend(record("a. 30 IN MX 1 b."));

@@ -243,8 +243,9 @@ mod tests {
         at
     }
 
+    /// Unanswered queries are sent again after a FIN; a reset is reported.
     #[test]
-    fn what_is_unanswered_at_a_fin_is_asked_again_and_a_reset_is_told() {
+    fn fin_repeats_and_reset_reports() {
         let run = |answers, resets| {
             let query = |n| Ask::new(&format!("n{n}.example"), "A");
             let client = Persistent::start(server(answers, resets), query, |_, message| message.rcode() == 0);

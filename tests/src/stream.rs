@@ -224,7 +224,7 @@ mod tests {
     use crate::{Action, Upstream, fresh_ip};
 
     #[test]
-    fn it_counts_what_is_lost_wrong_and_double() {
+    fn lost_wrong_and_duplicate_are_counted() {
         let reply = || Action::answer("x.example. 30 IN A 192.0.2.1");
         let upstream = Upstream::start(fresh_ip(), move |asked| match asked.id % 10 {
             3 => Action::Silent,

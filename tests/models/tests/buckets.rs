@@ -73,7 +73,7 @@ fn readers_do_not_wait() {
 }
 
 #[test]
-fn miss_after_a_complete_list_is_final() {
+fn miss_in_complete_list_is_final() {
     explore(|| {
         // Each in a bucket of its own.
         let index = Arc::new(Index::new(4));

@@ -9,7 +9,7 @@ use models::mailbox::WakeQueue;
 use models::{Waker, explore};
 
 #[test]
-fn queued_before_wake_is_visible_after_drain() {
+fn drain_sees_earlier_queued_items() {
     explore(|| {
         let waker = Arc::new(Waker::new().unwrap());
         // The simplest queue: only the waker orders it.

@@ -252,7 +252,7 @@ mod tests {
     use crate::{Ask, ask, fresh_ip};
 
     #[test]
-    fn it_answers_over_both_transports_and_remembers() {
+    fn both_transports_are_recorded() {
         let mut upstream = Upstream::start(fresh_ip(), |asked| match asked.name.as_str() {
             "late.example." => {
                 Action::answer("late.example. 30 IN A 192.0.2.9").after(Duration::from_millis(50))

@@ -13,8 +13,9 @@ use tests::{
 
 use super::{CLUSTER, HOSTS, LISTENERS, NODE, Node, PODS, VNET, answer_all, at, at9253, dotted};
 
+/// On both listeners.
 #[test]
-fn the_health_zone_answers_whoami_on_both_listeners() {
+fn health_zone_answers_whoami() {
     isolated(|| {
         let _node = Node::start("");
         for ip in LISTENERS {
@@ -43,9 +44,9 @@ fn the_health_zone_answers_whoami_on_both_listeners() {
 }
 
 #[test]
-fn the_host_resolves_through_the_node_listener() {
+fn host_resolves_by_the_node_listener() {
     isolated(|| {
-        if !tool("the_host_resolves_through_the_node_listener", "dig") {
+        if !tool("host_resolves_by_the_node_listener", "dig") {
             return;
         }
         let _node = Node::start("");
@@ -56,8 +57,9 @@ fn the_host_resolves_through_the_node_listener() {
     });
 }
 
+/// On both listeners.
 #[test]
-fn hosts_entries_win_over_upstream_on_both_listeners() {
+fn hosts_entries_win_over_upstream() {
     isolated(|| {
         let node = Node::start(
             "# mcr.microsoft.com\n192.0.2.10 mcr.microsoft.com\n192.0.2.11 mcr.microsoft.com\n192.0.2.12 mcr.microsoft.com\n\
@@ -82,8 +84,9 @@ fn hosts_entries_win_over_upstream_on_both_listeners() {
     });
 }
 
+/// Names resolve, and new entries count even if queried before.
 #[test]
-fn a_cold_start_with_an_empty_hosts_file_resolves_and_then_sees_new_entries_even_if_asked_early() {
+fn cold_start_with_empty_hosts_file() {
     isolated(|| {
         let node = Node::start("");
         assert_eq!(ask(at(NODE), "mcr.microsoft.com", "A").short(), ["198.51.100.1"]);
@@ -103,8 +106,9 @@ fn a_cold_start_with_an_empty_hosts_file_resolves_and_then_sees_new_entries_even
     });
 }
 
+/// They are maintained though the Corefile does not mention it.
 #[test]
-fn critical_names_of_the_environment_are_kept_though_the_corefile_knows_nothing_of_it() {
+fn critical_names_of_the_environment() {
     isolated(|| {
         let names = "mcr.microsoft.com,login.microsoftonline.com";
         let socket = "/etc/localdns/status.sock";
@@ -146,8 +150,9 @@ fn critical_names_of_the_environment_are_kept_though_the_corefile_knows_nothing_
     });
 }
 
+/// No upstream query.
 #[test]
-fn templates_stop_search_path_leaks_without_upstream_traffic() {
+fn templates_stop_search_path_leaks() {
     isolated(|| {
         let node = Node::start("");
         for ip in LISTENERS {
@@ -172,8 +177,9 @@ fn templates_stop_search_path_leaks_without_upstream_traffic() {
     });
 }
 
+/// To clients that request it.
 #[test]
-fn nsid_names_the_listener_to_those_who_ask() {
+fn nsid_names_the_listener() {
     isolated(|| {
         let _node = Node::start("");
         for (ip, id) in [(NODE, "localdns"), (PODS, "localdns-pod")] {
@@ -189,8 +195,9 @@ fn nsid_names_the_listener_to_those_who_ask() {
     });
 }
 
+/// On one listener.
 #[test]
-fn metrics_cover_every_block_on_one_listener() {
+fn metrics_cover_every_block() {
     isolated(|| {
         let _node = Node::start("192.0.2.10 mcr.microsoft.com\n");
         for ip in LISTENERS {
@@ -231,7 +238,7 @@ fn metrics_cover_every_block_on_one_listener() {
 }
 
 #[test]
-fn the_node_listener_logs_queries_and_the_pod_listener_does_not() {
+fn only_the_node_listener_logs_queries() {
     isolated(|| {
         let node = Node::start("");
         ask(at(PODS), "unlogged.example", "A");

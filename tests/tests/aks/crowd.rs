@@ -16,32 +16,37 @@ use tests::{
 
 use super::{NODE, Node, answer_all, at, at9253};
 
+/// Clients that never read take little memory.
 #[test]
-fn clients_that_never_read_answers_of_900_octets_take_little_memory() {
+fn unread_answers_of_900_octets() {
     let _turn = turn();
     isolated(|| in_little_memory(&pipelined("wide-900.example")));
 }
 
+/// Clients that never read take little memory.
 #[test]
-fn clients_that_never_read_answers_of_4_kilobytes_take_little_memory() {
+fn unread_answers_of_4_kilobytes() {
     let _turn = turn();
     isolated(|| in_little_memory(&pipelined("wide-4000.example")));
 }
 
+/// Clients that never read take little memory.
 #[test]
-fn clients_that_never_read_answers_of_60_kilobytes_take_little_memory() {
+fn unread_answers_of_60_kilobytes() {
     let _turn = turn();
     isolated(|| in_little_memory(&pipelined("wide-60000.example")));
 }
 
+/// The messages never arrive.
 #[test]
-fn lengths_that_are_announced_and_never_come_take_no_memory() {
+fn announced_lengths_take_no_memory() {
     let _turn = turn();
     isolated(|| in_little_memory(&[0xff, 0xff]));
 }
 
+/// Long ones, whose end never arrives.
 #[test]
-fn long_messages_of_which_the_end_never_comes_take_little_memory() {
+fn unfinished_messages_take_little_memory() {
     let _turn = turn();
     isolated(|| {
         // A valid start of a query.
@@ -52,8 +57,9 @@ fn long_messages_of_which_the_end_never_comes_take_little_memory() {
     });
 }
 
+/// They are answered.
 #[test]
-fn others_are_answered_beside_clients_that_never_read() {
+fn others_beside_unread_answers() {
     let _turn = turn();
     isolated(|| {
         let crowd = crowd(1, 1_000, &pipelined("wide-4000.example")).slowly(20);
@@ -61,33 +67,38 @@ fn others_are_answered_beside_clients_that_never_read() {
     });
 }
 
+/// They are answered.
 #[test]
-fn others_are_answered_beside_half_sent_messages() {
+fn others_beside_half_sent_messages() {
     let _turn = turn();
     isolated(|| others_are_served(crowd(1, 1_024, &[0, 200, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]), 1));
 }
 
+/// They are answered; the messages are from many addresses.
 #[test]
-fn others_are_answered_beside_half_sent_messages_of_many_addresses() {
+fn others_beside_many_half_sent_messages() {
     let _turn = turn();
     isolated(|| others_are_served(crowd(16, 64, &[0, 200, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]), 1));
 }
 
+/// They are answered.
 #[test]
-fn others_are_answered_beside_two_thousand_idle_clients() {
+fn others_beside_two_thousand_idle() {
     let _turn = turn();
     isolated(|| others_are_served(crowd(1, 2_000, &[]), 1));
 }
 
+/// They are answered.
 #[test]
-fn others_are_answered_beside_queries_that_hang() {
+fn others_beside_hanging_queries() {
     // An address that waits for answers on more than half of all connections may be evicted, too.
     let _turn = turn();
     isolated(|| others_are_served(crowd(1, 1_024, &framed("hang.example")), 65_536));
 }
 
+/// They cost others nothing.
 #[test]
-fn large_answers_that_one_client_waits_for_and_does_not_read_cost_others_nothing() {
+fn large_unread_answers_of_one_client() {
     let _turn = turn();
     isolated(|| {
         let node = node(Options::default().cwd(Path::new("/")));

@@ -14,7 +14,7 @@ use tests::{
 use super::{NODE, Node, answer_all, at};
 
 #[test]
-fn hits_are_served_while_a_thousand_upstream_queries_hang() {
+fn hits_beside_a_thousand_hanging_queries() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     isolated(|| {
         steadily(|| {
@@ -57,14 +57,16 @@ fn took(line: &str) -> Option<f64> {
     line.rsplit_once(' ')?.1.strip_suffix('s')?.parse().ok()
 }
 
+/// They fit the memory of production.
 #[test]
 #[ignore = "takes minutes: a million misses under the memory limit of production"]
-fn a_million_unique_misses_fit_the_memory_of_production() {
+fn a_million_unique_misses() {
     isolated_for(Duration::from_secs(1_800), || misses_in_little_memory(1_000_000));
 }
 
+/// Of production.
 #[test]
-fn unique_misses_fit_the_memory_of_production() {
+fn unique_misses_fit_the_memory() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     isolated(|| misses_in_little_memory(50_000));
 }

@@ -6,8 +6,9 @@ use tests::{add_address, ask, assert_contains, binary, eventually, fixtures, htt
 
 use super::{LISTENERS, NODE, Node, PODS, at};
 
+/// They print as the image's test reads them.
 #[test]
-fn version_and_plugins_are_what_the_image_test_reads() {
+fn version_and_plugins_of_the_image() {
     let version = run(&binary().to_string_lossy(), &["--version"]);
     let first = version.lines().next().unwrap_or_default();
     let (name, number) = first.split_once('-').unwrap_or_else(|| panic!("{first:?} does not split on -"));
@@ -53,8 +54,9 @@ fn it_starts_ready_on_both_listeners() {
     });
 }
 
+/// If missing.
 #[test]
-fn missing_listener_addresses_are_added_and_left_in_place() {
+fn listener_addresses_are_added_and_stay() {
     isolated(|| {
         add_address("168.63.129.16/32");
         add_address("10.0.0.10/32");
@@ -105,8 +107,9 @@ fn the_node_local_corefile_is_served() {
     });
 }
 
+/// SIGTERM is exit status 0, and the next start works after a kill.
 #[test]
-fn sigterm_ends_it_with_zero_and_a_kill_is_survived_by_the_next_start() {
+fn exit_by_sigterm_and_by_kill() {
     isolated(|| {
         for _ in 0..5 {
             let node = Node::start("");

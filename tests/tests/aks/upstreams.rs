@@ -11,7 +11,7 @@ use tests::{
 use super::{NODE, Node, PODS, answer_all, at, at9253, dotted};
 
 #[test]
-fn each_listener_forwards_to_its_own_upstream() {
+fn each_listener_has_its_upstream() {
     isolated(|| {
         let node = Node::start("");
         let table = [
@@ -33,8 +33,9 @@ fn each_listener_forwards_to_its_own_upstream() {
     });
 }
 
+/// After a truncated reply.
 #[test]
-fn prefer_udp_takes_a_truncated_reply_to_tcp() {
+fn prefer_udp_repeats_over_tcp() {
     isolated(|| {
         let node = Node::start("");
         node.vnet.answer_by(|asked| {
@@ -57,7 +58,7 @@ fn prefer_udp_takes_a_truncated_reply_to_tcp() {
 }
 
 #[test]
-fn beyond_max_concurrent_a_query_is_refused_at_once() {
+fn max_concurrent_refuses_at_once() {
     isolated(|| {
         steadily(|| {
             let node = Node::start_on("", &fixtures::AKS.replace("max_concurrent 1000", "max_concurrent 3"));
@@ -85,7 +86,7 @@ fn beyond_max_concurrent_a_query_is_refused_at_once() {
 }
 
 #[test]
-fn a_dead_first_upstream_does_not_cost_the_client_its_answer() {
+fn dead_first_upstream_costs_no_answer() {
     isolated(|| {
         steadily(|| {
             add_address("10.0.0.1/32");
@@ -102,8 +103,9 @@ fn a_dead_first_upstream_does_not_cost_the_client_its_answer() {
     });
 }
 
+/// With `immediate` and with `verify`.
 #[test]
-fn serve_stale_immediate_and_verify_outlive_their_upstreams() {
+fn serve_stale_outlives_upstreams() {
     isolated(|| {
         steadily(|| {
             // This Corefile's cache keeps records for at least 5 s.
@@ -128,7 +130,7 @@ fn serve_stale_immediate_and_verify_outlive_their_upstreams() {
 }
 
 #[test]
-fn pipelined_tcp_queries_do_not_wait_for_each_other() {
+fn pipelined_tcp_queries_are_independent() {
     isolated(|| {
         let node = Node::start("192.0.2.10 mcr.microsoft.com\n");
         node.vnet.answer_by(|asked| answer_all(asked, 1).after(Duration::from_millis(800)));

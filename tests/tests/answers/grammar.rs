@@ -12,7 +12,7 @@
 //! ```
 //! `%(0-99)` is a number of that range. `@ZONE@` is the zone of the block.
 
-use crate::dice::Dice;
+use crate::random_numbers::Dice;
 
 /// A line with its probability.
 #[derive(Debug)]

@@ -1,29 +1,29 @@
 //! Runs CoreDNS 1.15.0 and localdns with the same Corefile, upstreams and queries: each difference
 //! must be listed, else it is a bug.
 
+mod accepted_blocks;
 mod allowed;
 mod battery;
 mod behind;
 mod cluster;
 mod coredns;
 mod corefiles;
-mod counted;
-mod dice;
 mod differ;
-mod drawn;
+mod error_lines;
 mod exchange;
 mod grammar;
+mod metric_differences;
 mod metrics;
 mod outside;
 mod pages;
 mod random;
+mod random_clusters;
+mod random_numbers;
 mod ready;
 mod rows;
 mod run;
-mod taken;
 mod texts;
-mod told;
-mod transferred;
+mod transfers;
 mod zone;
 
 use std::collections::HashSet;
@@ -33,36 +33,39 @@ use std::thread::scope;
 
 use allowed::UseCounts;
 use coredns::CoreDns;
-use counted::MOVED;
+use metric_differences::MOVED;
 use run::Setup;
 use tests::{add_address, isolated, tell};
 
+/// The Corefiles of distributions answer as in CoreDNS.
 #[test]
-fn corefiles_of_the_world_answer_as_in_coredns() {
-    compare("corefiles_of_the_world_answer_as_in_coredns", &corefiles::world());
+fn distributed_corefiles_answer_alike() {
+    compare("distributed_corefiles_answer_alike", &corefiles::world());
+}
+
+/// Each directive and property answers as in CoreDNS.
+#[test]
+fn directives_answer_alike() {
+    compare("directives_answer_alike", &corefiles::properties());
 }
 
 #[test]
-fn each_directive_and_property_answers_as_in_coredns() {
-    compare("each_directive_and_property_answers_as_in_coredns", &corefiles::properties());
-}
-
-#[test]
-fn blocks_of_coredns_pages_answer_as_in_coredns() {
-    compare("blocks_of_coredns_pages_answer_as_in_coredns", &pages::pages());
+fn blocks_of_coredns_pages_answer_alike() {
+    compare("blocks_of_coredns_pages_answer_alike", &pages::pages());
 }
 
 /// CoreDNS answers the queries of one connection in order.
 #[test]
-fn slow_names_behind_coredns_delay_no_others() {
-    let test = "slow_names_behind_coredns_delay_no_others";
+fn slow_names_delay_no_others() {
+    let test = "slow_names_delay_no_others";
     let Some(program) = CoreDns::find(test) else { return };
     behind::slow_names_delay_no_others(&program);
 }
 
+/// As in CoreDNS.
 #[test]
-fn texts_of_records_are_read_as_in_coredns() {
-    compare("texts_of_records_are_read_as_in_coredns", &texts::setups());
+fn record_texts_are_parsed_alike() {
+    compare("record_texts_are_parsed_alike", &texts::setups());
 }
 
 #[test]
@@ -70,29 +73,32 @@ fn clusters_are_answered_as_in_coredns() {
     compare("clusters_are_answered_as_in_coredns", &cluster::fixed());
 }
 
+/// A ready plugin stays so until another configuration serves.
 #[test]
-fn who_was_ready_stays_so_until_another_configuration_serves_as_in_coredns() {
-    let test = "who_was_ready_stays_so_until_another_configuration_serves_as_in_coredns";
+fn readiness_stays_as_in_coredns() {
+    let test = "readiness_stays_as_in_coredns";
     let Some(program) = CoreDns::find(test) else { return };
     ready::is_kept_until_another_configuration_serves(&program);
 }
 
+/// Services queried from outside answer as in CoreDNS.
 #[test]
-fn services_from_outside_are_answered_as_in_coredns() {
-    compare("services_from_outside_are_answered_as_in_coredns", &outside::fixed());
+fn external_services_answer_alike() {
+    compare("external_services_answer_alike", &outside::fixed());
 }
 
+/// As in CoreDNS.
 #[test]
-fn ten_random_clusters_are_answered_as_in_coredns() {
-    compare("ten_random_clusters_are_answered_as_in_coredns", &random_clusters(10));
+fn ten_random_clusters_answer_alike() {
+    compare("ten_random_clusters_answer_alike", &random_clusters(10));
 }
 
 /// 300 clusters, or the number in `ANSWERS_BLOCKS`.
 #[test]
 #[ignore = "takes minutes: three hundred clusters beside CoreDNS"]
-fn three_hundred_random_clusters_are_answered_as_in_coredns() {
+fn random_clusters_answer_alike() {
     let count = number("ANSWERS_BLOCKS").unwrap_or(300);
-    compare("three_hundred_random_clusters_are_answered_as_in_coredns", &random_clusters(count));
+    compare("random_clusters_answer_alike", &random_clusters(count));
 }
 
 /// Clusters 0 to `count`; `ANSWERS_SEED` sets the seed, and `ANSWERS_BLOCK` selects a single one.
@@ -100,52 +106,52 @@ fn random_clusters(count: u64) -> Vec<Setup> {
     let seed = number("ANSWERS_SEED").unwrap_or(SEED);
     println!("ANSWERS_SEED={seed}; one cluster alone: ANSWERS_BLOCK=n");
     match number("ANSWERS_BLOCK") {
-        Some(one) => vec![shown(drawn::cluster(seed, one))],
-        None => (0..count).map(|number| drawn::cluster(seed, number)).collect(),
+        Some(one) => vec![shown(random_clusters::cluster(seed, one))],
+        None => (0..count).map(|number| random_clusters::cluster(seed, number)).collect(),
     }
 }
 
 #[test]
 fn zones_are_sent_as_in_coredns() {
     let Some(program) = CoreDns::find("zones_are_sent_as_in_coredns") else { return };
-    let found = transferred::differences(&program, &transferred::fixed());
+    let found = transfers::differences(&program, &transfers::fixed());
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+/// As in CoreDNS.
 #[test]
-fn servers_of_zones_are_sent_as_in_coredns() {
+fn zones_are_transferred_alike() {
     isolated(|| {
-        let Some(program) = CoreDns::find("servers_of_zones_are_sent_as_in_coredns") else { return };
+        let Some(program) = CoreDns::find("zones_are_transferred_alike") else { return };
         add_address("10.9.0.1/32");
-        let found = transferred::of_servers(&program, [10, 9, 0, 1].into());
+        let found = transfers::of_servers(&program, [10, 9, 0, 1].into());
         assert!(found.is_empty(), "{}", found.join("\n"));
     });
 }
 
+/// The zones of ten clusters, as in CoreDNS.
 #[test]
-fn zones_of_ten_random_clusters_are_sent_as_in_coredns() {
-    let Some(program) = CoreDns::find("zones_of_ten_random_clusters_are_sent_as_in_coredns") else { return };
+fn random_clusters_are_transferred_alike() {
+    let Some(program) = CoreDns::find("random_clusters_are_transferred_alike") else { return };
     let seed = number("ANSWERS_SEED").unwrap_or(SEED);
     println!("ANSWERS_SEED={seed}; one cluster alone: ANSWERS_BLOCK=n");
     let one = number("ANSWERS_BLOCK");
     let numbers = one.map_or(0..10, |one| one..one + 1);
-    let found = transferred::differences(&program, &transferred::random(seed, numbers));
+    let found = transfers::differences(&program, &transfers::random(seed, numbers));
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+/// 500 blocks, as in CoreDNS.
 #[test]
-fn five_hundred_random_blocks_answer_as_in_coredns() {
-    compare("five_hundred_random_blocks_answer_as_in_coredns", &random_setups(500));
+fn some_random_blocks_answer_alike() {
+    compare("some_random_blocks_answer_alike", &random_setups(500));
 }
 
 /// 10,000 blocks, or the number in `ANSWERS_BLOCKS`; prints listed differences that never occurred.
 #[test]
 #[ignore = "takes minutes: ten thousand blocks beside CoreDNS"]
-fn ten_thousand_random_blocks_answer_as_in_coredns() {
-    compare(
-        "ten_thousand_random_blocks_answer_as_in_coredns",
-        &random_setups(number("ANSWERS_BLOCKS").unwrap_or(10_000)),
-    );
+fn random_blocks_answer_alike() {
+    compare("random_blocks_answer_alike", &random_setups(number("ANSWERS_BLOCKS").unwrap_or(10_000)));
 }
 
 /// Blocks 0 to `count`, 50 per Corefile; `ANSWERS_SEED` sets the seed, and `ANSWERS_BLOCK` selects
@@ -174,9 +180,10 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
 }
 
+/// Every metric family has the name and the labels of CoreDNS.
 #[test]
-fn families_of_clusters_have_the_names_and_labels_of_coredns() {
-    let Some(program) = CoreDns::find("families_of_clusters_have_the_names_and_labels_of_coredns") else {
+fn metrics_have_coredns_labels() {
+    let Some(program) = CoreDns::find("metrics_have_coredns_labels") else {
         return;
     };
     let found = metrics::of_clusters(&program);
@@ -186,27 +193,29 @@ fn families_of_clusters_have_the_names_and_labels_of_coredns() {
 /// CoreDNS's metrics named in a plugin's documentation are compared unless `coredns.txt` excludes
 /// them.
 #[test]
-fn families_left_out_are_on_their_pages() {
+fn omitted_metrics_are_documented() {
     assert_eq!(metrics::left_out_in_vain(), Vec::<String>::new());
 }
 
+/// As in CoreDNS.
 #[test]
-fn errors_are_told_as_in_coredns() {
-    let Some(program) = CoreDns::find("errors_are_told_as_in_coredns") else { return };
-    let found = told::differences(&program);
+fn errors_are_reported_alike() {
+    let Some(program) = CoreDns::find("errors_are_reported_alike") else { return };
+    let found = error_lines::differences(&program);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// Accepted and refused as in CoreDNS.
+#[test]
+fn server_blocks_are_accepted_alike() {
+    let Some(program) = CoreDns::find("server_blocks_are_accepted_alike") else { return };
+    let found = accepted_blocks::differences(&program);
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
-fn server_blocks_are_taken_and_refused_as_in_coredns() {
-    let Some(program) = CoreDns::find("server_blocks_are_taken_and_refused_as_in_coredns") else { return };
-    let found = taken::differences(&program);
-    assert!(found.is_empty(), "{}", found.join("\n"));
-}
-
-#[test]
-fn plugins_stand_in_the_order_of_coredns() {
-    let Some(theirs) = CoreDns::plugins("plugins_stand_in_the_order_of_coredns") else { return };
+fn plugin_order_is_that_of_coredns() {
+    let Some(theirs) = CoreDns::plugins("plugin_order_is_that_of_coredns") else { return };
     let table = table();
     let ours = table.lines().filter_map(directive);
     // Each plugin of CoreDNS has a row; others may stand between them.
@@ -257,15 +266,15 @@ fn directive(row: &str) -> Option<&str> {
 }
 
 #[test]
-fn every_difference_stands_in_the_document_of_differences() {
+fn every_difference_is_documented() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/differences.md");
     let text = std::fs::read_to_string(path).expect("the document is there");
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let text = words(&text);
     let replies = allowed::all().map(|allowed| (allowed.name, allowed.stands));
     let moved = MOVED.iter().map(|allowed| (allowed.name, allowed.stands));
-    let lines = told::listed().map(|stands| ("errors", stands));
-    let blocks = taken::listed().into_iter().map(|stands| ("taken", stands));
+    let lines = error_lines::listed().map(|stands| ("errors", stands));
+    let blocks = accepted_blocks::listed().into_iter().map(|stands| ("taken", stands));
     for (name, stands) in replies.chain(moved).chain(lines).chain(blocks) {
         assert_eq!(
             text.matches(&words(stands)).count(),
@@ -342,8 +351,9 @@ fn once_at_most(queries: usize) -> usize {
     queries.div_ceil(QUERIES_FOR_ONE)
 }
 
+/// One difference in a thousand queries may not occur again.
 #[test]
-fn one_difference_in_a_thousand_queries_may_fail_to_come_again() {
+fn rare_differences_may_vanish() {
     for (queries, most) in [(1, 1), (1_000, 1), (1_001, 2), (30_000, 30)] {
         assert_eq!(once_at_most(queries), most, "{queries}");
     }

@@ -6,9 +6,9 @@ use std::sync::{Arc, LazyLock};
 use tests::Ask;
 
 use crate::battery::{tcp, udp, under};
-use crate::dice::Dice;
 use crate::exchange::Query;
 use crate::grammar::{self, Item};
+use crate::random_numbers::Dice;
 use crate::rows::plugins;
 use crate::run::Setup;
 use crate::zone::KINDS;

@@ -13,9 +13,9 @@ use tests::{Authority, Message, Record, Server, Upstream, ask, eventually, fresh
 use crate::allowed::{self, UseCounts};
 use crate::cluster;
 use crate::coredns::CoreDns;
-use crate::counted;
 use crate::differ::{Both, Difference, compare};
 use crate::exchange::{Query, Seen, ask_both};
+use crate::metric_differences;
 use crate::metrics;
 use crate::zone;
 
@@ -110,7 +110,7 @@ pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<
     }
     if let (Some(before), Some(port)) = (before, setup.metrics) {
         for moved in metrics::moved(&before, ips, port, |_| true) {
-            match counted::find(setup, &moved) {
+            match metric_differences::find(setup, &moved) {
                 Some(name) => counts.count(name),
                 None => unlisted.push(format!(
                     "[{}] {:?} (time 3): metrics\n    CoreDNS:  {}\n    localdns: {}\n    query: all",
@@ -173,7 +173,7 @@ fn judge(
         let (theirs, ours) = (reply(&seen[0]), reply(&seen[1]));
         let (both, differences) = compare(theirs.as_deref(), ours.as_deref(), [seen[0].port, seen[1].port]);
         let case = Case { setup, query, message, both: &both };
-        counted_alike &= counted::is_steady(&case);
+        counted_alike &= metric_differences::is_steady(&case);
         for difference in differences {
             if is_chance(&case, &difference) {
                 continue;

@@ -19,7 +19,7 @@ const CIRCLES: &[(&str, &[&str])] = &[];
 const ABOVE: &[&str] = &["server", "scene", "tests", "benches", "fuzz", "models"];
 
 #[test]
-fn crates_import_each_other_as_it_is_drawn() {
+fn crates_import_as_documented() {
     let metadata = metadata();
     let ours: BTreeSet<&str> =
         metadata.workspace_packages().iter().map(|package| package.name.as_str()).collect();
@@ -39,7 +39,7 @@ fn crates_import_each_other_as_it_is_drawn() {
 }
 
 #[test]
-fn a_client_of_the_kubernetes_api_is_in_one_crate() {
+fn kubernetes_client_is_in_one_crate() {
     for package in metadata().workspace_packages() {
         let imports =
             package.dependencies.iter().any(|import| import.name == "kube" || import.name == "k8s-openapi");
@@ -48,7 +48,7 @@ fn a_client_of_the_kubernetes_api_is_in_one_crate() {
 }
 
 #[test]
-fn unsafe_code_is_forbidden_everywhere_but_in_sockets() {
+fn unsafe_code_only_in_sockets() {
     let metadata = metadata();
     let root = manifest(metadata.workspace_root.as_std_path());
     assert!(root.contains("unsafe_code = \"forbid\""), "the workspace forbids unsafe code");
@@ -64,7 +64,7 @@ fn unsafe_code_is_forbidden_everywhere_but_in_sockets() {
 /// wall clock is for output. It decides only in rustls whether a certificate has expired, and how
 /// old an entry is that an earlier process wrote to a file.
 #[test]
-fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
+fn wall_clock_use_is_limited() {
     let readers = [
         // The Date header of the admin pages.
         "crates/admin/src/connection.rs",
@@ -107,7 +107,7 @@ fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
 /// A plugin is a folder, a row of the table and a `mod` line: code shared by two plugins is in
 /// neither.
 #[test]
-fn no_plugin_imports_another_and_each_that_is_served_has_a_folder_with_page_and_tests() {
+fn plugins_are_separate_and_complete() {
     let plugins = repository().join("plugins/src");
     let folders: BTreeSet<String> = std::fs::read_dir(&plugins)
         .expect("plugins have a folder")
@@ -218,7 +218,7 @@ fn crates_and_files_stay_small() {
 }
 
 #[test]
-fn modules_do_not_import_each_other_but_where_they_are_one_thing() {
+fn module_cycles_are_listed() {
     let mut circles: BTreeSet<(String, String)> = BTreeSet::new();
     for package in metadata().workspace_packages() {
         let name = package.name.as_str();
@@ -357,7 +357,7 @@ fn without_tests(text: &str) -> String {
 }
 
 #[test]
-fn the_module_of_the_tests_alone_is_left_out() {
+fn test_module_is_left_out() {
     for (source, left) in [
         ("mod one;\n#[cfg(test)]\nmod tests;\n\nuse one::One;\n", "mod one;\n\nuse one::One;\n"),
         (

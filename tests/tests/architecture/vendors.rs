@@ -20,7 +20,7 @@ const INTERFACES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn names_of_clouds_and_distributions_are_data() {
+fn vendor_names_are_data() {
     let metadata = metadata();
     let root = metadata.workspace_root.as_std_path();
     let mut seen = 0;

@@ -6,7 +6,7 @@ use super::{check, read, stderr};
 struct Row(&'static str, &'static str, &'static str, &'static str);
 
 #[test]
-fn bounds_on_pages_are_those_of_the_program() {
+fn bounds_match_the_program() {
     for Row(plugin, words, at, beyond) in ROWS {
         let page = read(&format!("plugins/src/{plugin}/README.md"));
         let page = page.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -27,8 +27,9 @@ fn corefiles_in_documents_can_be_served() {
     assert!(count > 2, "{count} Corefiles in the documents");
 }
 
+/// They print what the documents show.
 #[test]
-fn what_the_documents_say_without_a_server_is_what_is_said() {
+fn documented_commands_without_a_server() {
     let shell = Shell::new();
     let steps: Vec<Step> = steps();
     for document in ["README.md", "docs/command-line.md", "docs/node-resolver.md"] {

@@ -6,8 +6,9 @@ use tests::{Action, Options, Says, Server, Upstream, ask, eventually, fresh_ip, 
 
 use super::{PATIENCE, read};
 
+/// It answers from hosts, queries its upstream and counts both.
 #[test]
-fn the_example_corefile_answers_from_hosts_asks_its_upstream_and_counts_both() {
+fn example_corefile_is_served() {
     let upstream =
         Upstream::start(fresh_ip(), |_| Action::Reply(Says::answer("a.example. 60 IN A 192.0.2.1")));
     let ip = fresh_ip();
@@ -40,7 +41,7 @@ fn the_example_corefile_answers_from_hosts_asks_its_upstream_and_counts_both() {
 }
 
 #[test]
-fn the_example_is_what_a_node_should_run() {
+fn example_suits_a_node() {
     let text = read("Corefile.example");
     assert!(text.lines().count() < 50, "{} lines", text.lines().count());
     let words = |depth: usize| -> Vec<&str> {

@@ -14,8 +14,9 @@ const COREDNS: (&str, &str) = ("deployment", "coredns");
 const COREDNS_REPLICAS: &str = "2";
 const NAMESPACE: &str = "kube-system";
 
+/// Files, objects and values.
 #[test]
-fn kubectl_and_helm_are_given_files_objects_and_values_that_are_there() {
+fn kubectl_and_helm_arguments_exist() {
     let (mut kubectl, mut helm) = (0, 0);
     for document in ["README.md", "docs/kubernetes.md"] {
         for block in fenced(&read(document), "sh") {
@@ -43,8 +44,9 @@ fn kubectl_and_helm_are_given_files_objects_and_values_that_are_there() {
     assert!(kubectl >= 9 && helm >= 4, "{kubectl} lines of kubectl, {helm} of helm");
 }
 
+/// The way back removes what the way there added.
 #[test]
-fn the_way_to_localdns_and_back_names_what_the_other_way_brought() {
+fn migration_steps_match_in_reverse() {
     let blocks = fenced(&read("README.md"), "sh").concat();
     let lines: Vec<&str> = blocks.lines().filter(|line| line.starts_with("kubectl ")).collect();
     let [forth, back] = lines[..] else { panic!("there in a line, and back in another: {lines:?}") };
@@ -73,7 +75,7 @@ fn the_way_to_localdns_and_back_names_what_the_other_way_brought() {
 /// `apply` and `scale` return before a pod runs; pods that never become ready must not replace
 /// others.
 #[test]
-fn nobody_goes_before_those_that_come_are_ready() {
+fn replacements_wait_for_readiness() {
     for (document, ways) in [("README.md", 2), ("docs/kubernetes.md", 2)] {
         let mut goes = 0;
         for block in fenced(&read(document), "sh") {

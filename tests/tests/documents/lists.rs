@@ -45,7 +45,7 @@ fn first_documents_are_short() {
 
 /// ARCHITECTURE.md and docs/walk.md name functions and files that exist.
 #[test]
-fn names_of_the_code_in_architecture_and_walk_are_there() {
+fn documented_code_names_exist() {
     let crates = ["", "crates", "kubernetes", "node", "plugins", "tests", "benches"]
         .iter()
         .flat_map(|folder| fs::read_dir(root().join(folder)).expect("a folder of the workspace"))
@@ -90,7 +90,7 @@ fn names_of_the_code_in_architecture_and_walk_are_there() {
 
 /// Each flag with its default value and its environment variable.
 #[test]
-fn each_flag_of_node_run_has_its_row() {
+fn node_run_flags_are_listed() {
     let output = localdns(&["node", "run", "-h"]).output().expect("it runs");
     let help = String::from_utf8(output.stdout).expect("text");
     let (node, server) = (read("docs/node.md"), read("docs/command-line.md"));
@@ -124,7 +124,7 @@ fn each_flag_of_node_run_has_its_row() {
 /// Old results mislead, except those that the changelog cites. A run is named by its day, and by
 /// its kind unless it is the comparison.
 #[test]
-fn runs_are_the_newest_of_their_kind_or_what_the_changelog_cites() {
+fn benchmark_runs_are_current() {
     let runs = fs::read_dir(root().join("benches/runs")).expect("there are runs");
     let paths = runs.map(|run| run.expect("a folder can be read").path());
     let names: BTreeSet<_> =
@@ -141,7 +141,7 @@ fn runs_are_the_newest_of_their_kind_or_what_the_changelog_cites() {
 const DAY: &str = "2026-11-25";
 
 #[test]
-fn long_tests_are_listed_with_their_commands() {
+fn long_tests_are_listed() {
     let text = read("tests/README.md");
     let ignored = ignored_tests();
     for (target, name) in &ignored {
@@ -154,7 +154,7 @@ fn long_tests_are_listed_with_their_commands() {
 
 /// Each tool that a test names is required in CI, where no test may be skipped.
 #[test]
-fn what_tests_need_is_required_in_ci() {
+fn ci_requires_the_tests_tools() {
     let script = read(".ci/run");
     let lists = script.lines().filter_map(|line| line.trim_start_matches("export ").split_once('='));
     let lists = lists.filter(|(name, _)| name.trim_end_matches('+') == "LOCALDNS_TESTS_REQUIRE");

@@ -13,9 +13,10 @@ use super::{PATIENCE, read, root};
 /// Metrics that Prometheus itself adds.
 const OF_PROMETHEUS: &[&str] = &["up"];
 
+/// When they should.
 #[test]
-fn alert_rules_can_be_loaded_and_fire_when_they_should() {
-    if !tool("alert_rules_can_be_loaded_and_fire_when_they_should", "promtool") {
+fn alert_rules_load_and_fire() {
+    if !tool("alert_rules_load_and_fire", "promtool") {
         return;
     }
     for args in [["check", "rules", "alerts.yaml"], ["test", "rules", "alerts_test.yaml"]] {
@@ -27,7 +28,7 @@ fn alert_rules_can_be_loaded_and_fire_when_they_should() {
 }
 
 #[test]
-fn every_alert_has_a_case_in_which_it_fires() {
+fn every_alert_has_a_firing_case() {
     let (rules, cases) = (read("deploy/monitoring/alerts.yaml"), read("deploy/monitoring/alerts_test.yaml"));
     let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(alerts.len() > 10, "{alerts:?}");
@@ -36,8 +37,9 @@ fn every_alert_has_a_case_in_which_it_fires() {
     }
 }
 
+/// Those of the dashboard and of the alerts.
 #[test]
-fn what_dashboard_and_alerts_look_at_is_exposed() {
+fn monitored_metrics_exist() {
     let names = read("crates/metrics/src/names.rs") + &text_of("plugins/src");
     let dashboard = dashboard();
     let looked_at: BTreeSet<String> = expressions(&dashboard)
@@ -52,8 +54,9 @@ fn what_dashboard_and_alerts_look_at_is_exposed() {
     }
 }
 
+/// Everything that decides whether a node is healthy.
 #[test]
-fn the_dashboard_looks_at_all_that_a_node_is_judged_by() {
+fn dashboard_shows_every_health_metric() {
     let shown: BTreeSet<String> =
         expressions(&dashboard()).flat_map(|text| metrics(&text).collect::<Vec<_>>()).collect();
     for (what, wanted) in [
@@ -80,8 +83,9 @@ fn the_dashboard_looks_at_all_that_a_node_is_judged_by() {
     }
 }
 
+/// As Prometheus recommends.
 #[test]
-fn metrics_of_plugins_are_named_as_prometheus_wants() {
+fn plugin_metric_names_are_idiomatic() {
     let plugins = text_of("plugins/src");
     let families: Vec<(&str, &str)> = plugins
         .split("Metric {")
@@ -104,8 +108,9 @@ fn metrics_of_plugins_are_named_as_prometheus_wants() {
     }
 }
 
+/// On their pages and in the list.
 #[test]
-fn metrics_of_plugins_stand_on_their_pages_and_in_the_list() {
+fn plugin_metrics_are_documented() {
     let list = read("docs/metrics.md") + &read("docs/plugins/README.md");
     let families: Vec<&str> = list.split('`').filter_map(|word| word.strip_suffix('*')).collect();
     let mut count = 0;
@@ -143,9 +148,10 @@ fn text_of(folder: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// Those of a node that lacks a directive or has had no failure.
 #[test]
-fn shares_are_shown_of_a_node_that_lacks_a_directive_or_has_met_no_failure() {
-    if !tool("shares_are_shown_of_a_node_that_lacks_a_directive_or_has_met_no_failure", "promtool") {
+fn dashboard_shares_without_some_metrics() {
+    if !tool("dashboard_shares_without_some_metrics", "promtool") {
         return;
     }
     let dashboard = dashboard();
@@ -184,8 +190,9 @@ fn shares_are_shown_of_a_node_that_lacks_a_directive_or_has_met_no_failure() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// They have titles and do not overlap.
 #[test]
-fn panels_of_the_dashboard_have_titles_and_do_not_overlap() {
+fn dashboard_panels_are_laid_out() {
     let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().expect("it has panels");
     let mut cells = BTreeSet::new();

@@ -86,7 +86,7 @@ fn needs(property: &str, other: &str) -> bool {
 }
 
 #[test]
-fn every_page_has_its_parts_and_every_directive_has_a_page() {
+fn every_directive_has_a_complete_page() {
     let pages = pages();
     let names: Vec<&String> = pages.iter().map(|(name, _)| name).collect();
     assert_eq!(names, served().iter().collect::<Vec<_>>());
@@ -182,7 +182,7 @@ fn the_changelog_names_every_plugin() {
 }
 
 #[test]
-fn every_example_of_a_page_starts_and_answers() {
+fn every_example_starts_and_answers() {
     for (name, page) in pages() {
         let mut started = 0;
         for example in examples(&page) {
@@ -209,8 +209,9 @@ fn every_example_of_a_page_starts_and_answers() {
     }
 }
 
+/// Each of them alone is read.
 #[test]
-fn every_property_of_an_example_can_stand_alone_and_is_read() {
+fn properties_of_examples_stand_alone() {
     let directory = certified();
     let here = directory.path().to_string_lossy();
     let mut count = 0;
@@ -269,7 +270,7 @@ fn every_property_stands_in_an_example() {
 
 /// `rewrite` has rules instead of properties.
 #[test]
-fn every_rule_of_rewrite_stands_in_an_example() {
+fn every_rewrite_rule_has_an_example() {
     let page = read("plugins/src/rewrite/README.md");
     let shown: Vec<String> = examples(&page).flat_map(rules).collect();
     for rule in RULES {
@@ -371,8 +372,9 @@ fn known(name: &str, page: &str) -> Vec<String> {
     known
 }
 
+/// Those without placeholders.
 #[test]
-fn every_fragment_of_a_page_without_placeholders_is_taken() {
+fn every_fragment_is_accepted() {
     for (name, page) in pages() {
         for fragment in corefiles(&page).filter(|text| !text.starts_with(".:")) {
             if fragment.contains(|c: char| c.is_ascii_uppercase()) {

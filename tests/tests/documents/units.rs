@@ -9,12 +9,13 @@ use tests::{binary, output, tempdir, tool};
 use super::{PATIENCE, localdns, read, root, stderr};
 
 #[test]
-fn the_unit_is_what_the_readme_says() {
+fn unit_matches_the_readme() {
     is_as_it_should_be("localdns", UNIT);
 }
 
+/// Only by it from the server's.
 #[test]
-fn the_nodes_unit_is_the_servers_but_for_its_command() {
+fn node_unit_differs_by_command() {
     let command = "/usr/local/bin/localdns node run";
     let written = "/run -/etc/localdns -/opt/azure/containers/localdns";
     let changed = |row: &(&'static str, &'static str, &'static str)| match row.1 {
@@ -35,8 +36,9 @@ fn the_nodes_unit_is_the_servers_but_for_its_command() {
     is_as_it_should_be("localdns-node", &rows);
 }
 
+/// It installs the fallback and may do nothing else.
 #[test]
-fn the_unit_without_a_server_puts_the_fallback_there_and_may_do_nothing_else() {
+fn node_up_unit_privileges() {
     let rows = [
         ("Service", "ExecStart", "/usr/local/bin/localdns node up"),
         ("Service", "Environment", "LOCALDNS_NODE_CONF=/etc/localdns/Corefile"),
@@ -53,8 +55,9 @@ fn the_unit_without_a_server_puts_the_fallback_there_and_may_do_nothing_else() {
     is_as_it_should_be("localdns-node-up", &rows);
 }
 
+/// It may only send queries.
 #[test]
-fn the_unit_that_annotates_the_node_may_do_nothing_but_ask() {
+fn annotate_unit_privileges() {
     let rows = [
         ("Service", "ExecStart", "/usr/local/bin/localdns node annotate"),
         ("Service", "Type", "oneshot"),
@@ -66,7 +69,7 @@ fn the_unit_that_annotates_the_node_may_do_nothing_but_ask() {
 }
 
 #[test]
-fn every_unit_may_do_no_more_than_it_needs() {
+fn units_have_least_privileges() {
     let mut units = 0;
     for entry in fs::read_dir(root().join("deploy")).expect("it is there").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -104,7 +107,7 @@ fn is_as_it_should_be(name: &str, rows: &[(&str, &str, &str)]) {
 }
 
 #[test]
-fn the_timers_unit_does_one_round_every_quarter_of_an_hour() {
+fn timer_runs_every_quarter_hour() {
     let (unit, timer) = (read("deploy/localdns-refresh.service"), read("deploy/localdns-refresh.timer"));
     let (unit, timer) = (settings(&unit), settings(&timer));
     let command = unit[&("Service", "ExecStart")][0];

@@ -15,8 +15,9 @@ use tests::{
 
 use super::good;
 
+/// An upstream's reply poisons no other name.
 #[test]
-fn cure53_dns_01_003_and_tob_cdns_8_an_upstreams_reply_poisons_no_other_name() {
+fn cure53_dns_01_003_and_tob_cdns_8() {
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.as_str() {
         "bait.example." => Action::Reply(
             Says::answer("bait.example. 300 IN A 192.0.2.7\nbank.example. 300 IN A 203.0.113.66")
@@ -34,8 +35,9 @@ fn cure53_dns_01_003_and_tob_cdns_8_an_upstreams_reply_poisons_no_other_name() {
     assert_eq!(dns.ask("bank.example").short(), ["192.0.2.1"]);
 }
 
+/// They stall no other client.
 #[test]
-fn cve_2017_15133_tcp_clients_that_say_nothing_stall_nobody() {
+fn cve_2017_15133_silent_tcp_clients() {
     steadily(|| {
         let dns = Dns::start("whoami");
         let silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(dns.at).unwrap()).collect();
@@ -56,8 +58,9 @@ fn cve_2017_15133_tcp_clients_that_say_nothing_stall_nobody() {
     });
 }
 
+/// The IDs of upstream queries follow no pattern.
 #[test]
-fn cve_2019_19794_ids_of_upstream_queries_follow_no_rule() {
+fn cve_2019_19794_unpredictable_ids() {
     let upstream = Upstream::start(fresh_ip(), good);
     let dns = Dns::start(&format!("forward . {}", upstream.word()));
     for n in 0..200 {
@@ -71,8 +74,9 @@ fn cve_2019_19794_ids_of_upstream_queries_follow_no_rule() {
     assert!((60..140).contains(&high), "{high} of 200 in the upper half");
 }
 
+/// The true reply is still accepted.
 #[test]
-fn cve_2023_28452_a_forged_reply_does_not_make_the_true_one_unheard() {
+fn cve_2023_28452_forged_reply() {
     let upstream = Upstream::start(fresh_ip(), |asked| {
         let lie = || Says::answer(&format!("{} 300 IN A 203.0.113.66", asked.name));
         let first = Action::WrongQuestion("other.example".into(), lie());
@@ -85,8 +89,9 @@ fn cve_2023_28452_a_forged_reply_does_not_make_the_true_one_unheard() {
     }
 }
 
+/// Equal queries in flight are one, so a birthday attack gains nothing.
 #[test]
-fn cve_2023_30464_equal_queries_in_flight_are_one_for_the_birthday_attack() {
+fn cve_2023_30464_equal_queries() {
     let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_secs(1)));
     let dns = Dns::start(&format!("multisocket 4\ncache\nforward . {}", upstream.word()));
     scope(|scope| {
@@ -98,8 +103,9 @@ fn cve_2023_30464_equal_queries_in_flight_are_one_for_the_birthday_attack() {
     assert!(upstream.count("same.example.") <= 2, "{} ids to guess", upstream.count("same.example."));
 }
 
+/// Queries that differ in subnet, DO and CD are few as well.
 #[test]
-fn cve_2023_30464_queries_that_differ_in_subnet_do_and_cd_are_few_as_well() {
+fn cve_2023_30464_differing_queries() {
     const LASTS: Duration = Duration::from_secs(1);
     let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(LASTS));
     let dns = Dns::start(&format!("multisocket 4\ncache\nforward . {}", upstream.word()));
@@ -123,8 +129,9 @@ fn cve_2023_30464_queries_that_differ_in_subnet_do_and_cd_are_few_as_well() {
     assert!((1..=24).contains(&most), "{most} ids to guess at a time");
 }
 
+/// An answer with CD is for those that set CD.
 #[test]
-fn cve_2024_0874_an_answer_with_checking_disabled_is_for_those_who_disabled_it() {
+fn cve_2024_0874_checking_disabled() {
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.flags & 0x0010 != 0 {
         true => Action::answer("x.example. 300 IN A 203.0.113.66"),
         false => Action::rcode(2),
@@ -134,8 +141,9 @@ fn cve_2024_0874_an_answer_with_checking_disabled_is_for_those_who_disabled_it()
     assert_eq!(dns.ask("x.example").status(), "SERVFAIL", "not from the bogus answer");
 }
 
+/// Queries like the probe for loops end nothing.
 #[test]
-fn cve_2026_26018_queries_like_the_probe_for_loops_end_nothing() {
+fn cve_2026_26018_loop_probes() {
     let upstream = Upstream::start(fresh_ip(), good);
     let mut dns = Dns::start(&format!("loop\nforward . {}", upstream.word()));
     for n in 0..2_000_u64 {
@@ -146,8 +154,9 @@ fn cve_2026_26018_queries_like_the_probe_for_loops_end_nothing() {
     assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"]);
 }
 
+/// A count of 65535 questions is not believed.
 #[test]
-fn cve_2026_82399_a_count_of_65535_questions_is_not_believed() {
+fn cve_2026_82399_question_count() {
     let dns = Dns::start("whoami");
     let rss = dns.server.rss_kb();
     let question = &Ask::new("a.example", "A").bytes()[12..];
@@ -167,8 +176,9 @@ fn cve_2026_82399_a_count_of_65535_questions_is_not_believed() {
     assert!(dns.server.rss_kb() < rss + (4 << 10), "{rss} -> {} KiB", dns.server.rss_kb());
 }
 
+/// No update reaches an upstream.
 #[test]
-fn cve_2026_86003_no_update_reaches_an_upstream() {
+fn cve_2026_86003_updates() {
     let upstream = Upstream::start(fresh_ip(), good);
     let dns = Dns::start(&format!("forward . {}", upstream.word()));
     for query in [Ask::new("example", "SOA").opcode(5), Ask::new("example", "SOA").opcode(5).tcp()] {
@@ -180,8 +190,9 @@ fn cve_2026_86003_no_update_reaches_an_upstream() {
     assert_eq!(upstream.total(), 0);
 }
 
+/// From either side.
 #[test]
-fn compression_bombs_are_refused_from_either_side() {
+fn compression_bombs_are_refused() {
     steadily(|| {
         // A pointer to itself, a forward pointer, and a chain of pointers.
         let chain: Vec<u8> =
@@ -214,8 +225,9 @@ fn compression_bombs_are_refused_from_either_side() {
     });
 }
 
+/// They hold up no other client.
 #[test]
-fn slow_loris_clients_are_cut_off_and_hold_up_nobody() {
+fn slow_loris_clients_are_closed() {
     steadily(|| {
         let dns = Dns::start("whoami\ntimeouts {\nread 1s\nidle 2s\n}");
         let before = dns.server.fds();
@@ -239,8 +251,9 @@ fn slow_loris_clients_are_cut_off_and_hold_up_nobody() {
     });
 }
 
+/// The start of the message is refused, the rest discarded.
 #[test]
-fn of_a_message_that_is_too_long_over_tcp_the_start_is_refused_and_the_rest_thrown_away() {
+fn tcp_message_above_the_limit() {
     const NOERROR: u16 = 0;
     const FORMERR: u16 = 1;
     let dns = Dns::start("whoami");
@@ -262,8 +275,9 @@ fn of_a_message_that_is_too_long_over_tcp_the_start_is_refused_and_the_rest_thro
     }
 }
 
+/// They are read and refused, and memory does not grow.
 #[test]
-fn messages_of_64_kib_are_read_and_refused_without_growing() {
+fn messages_of_64_kib() {
     let dns = Dns::start("whoami");
     let rss = dns.server.rss_kb();
     let query = Ask::new("a.example", "A").bytes();

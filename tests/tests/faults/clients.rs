@@ -15,8 +15,9 @@ use super::good;
 /// The limit in docs/limits.md.
 const CONNECTIONS: usize = 1_024;
 
+/// Without a reply.
 #[test]
-fn a_datagram_from_port_0_is_dropped_in_silence() {
+fn datagram_from_port_0_is_dropped() {
     isolated(|| {
         let ip = fresh_ip();
         // One worker reads datagrams in order of arrival.
@@ -41,9 +42,10 @@ fn a_datagram_from_port_0_is_dropped_in_silence() {
     });
 }
 
+/// If there are too many.
 #[test]
-fn of_too_many_connections_the_one_idle_for_longest_gives_way() {
-    for (at, page) in places("of_too_many_connections_the_one_idle_for_longest_gives_way") {
+fn longest_idle_connection_is_closed() {
+    for (at, page) in places("longest_idle_connection_is_closed") {
         let server = crowded(at, page, "whoami");
         let mut crowd = crowd(at, CONNECTIONS);
         eventually("every connection accepted", Duration::from_secs(10), || {
@@ -60,11 +62,12 @@ fn of_too_many_connections_the_one_idle_for_longest_gives_way() {
     }
 }
 
+/// If no connection is idle.
 #[test]
-fn where_no_connection_is_idle_a_new_one_is_closed_at_once() {
+fn new_connection_is_closed_without_idle() {
     // The connections stay busy only until the upstream's timeout.
     steadily(|| {
-        for (at, page) in places("where_no_connection_is_idle_a_new_one_is_closed_at_once") {
+        for (at, page) in places("new_connection_is_closed_without_idle") {
             let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
             let _server =
                 crowded(at, page, &format!("forward . {} {{\nmax_concurrent 0\n}}", upstream.word()));

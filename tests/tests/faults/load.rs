@@ -12,19 +12,22 @@ use tests::{
 
 use super::good;
 
+/// Three times too many queries.
 #[test]
-fn three_times_too_many_queries_leave_most_of_the_hits() {
+fn overload_keeps_most_hits() {
     steadily(|| overload(Duration::from_secs(5)));
 }
 
+/// Three times too many queries.
 #[test]
 #[ignore = "takes half a minute"]
-fn three_times_too_many_queries_for_half_a_minute() {
+fn overload_for_half_a_minute() {
     steadily(|| overload(Duration::from_secs(30)));
 }
 
+/// The one client that asks for them takes nothing from others.
 #[test]
-fn a_client_with_thousands_of_silent_names_takes_nothing_from_others() {
+fn thousands_of_silent_names() {
     // Limits per worker, per stanza, on connections and on the bytes of options: the kernel may
     // give the two clients to any worker.
     for (multisocket, property, octets, counter) in [
@@ -37,8 +40,9 @@ fn a_client_with_thousands_of_silent_names_takes_nothing_from_others() {
     }
 }
 
+/// A name refused to one client for want of room is forwarded for the next.
 #[test]
-fn a_name_that_one_client_was_refused_for_want_of_room_is_asked_for_the_next() {
+fn refused_name_is_retried_for_others() {
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.contains("hole") {
         true => Action::Silent,
         false => good(asked),
@@ -79,13 +83,15 @@ fn a_name_that_one_client_was_refused_for_want_of_room_is_asked_for_the_next() {
     assert_eq!(ask(at, &refused, "A").short(), ["192.0.2.1"]);
 }
 
+/// Others are answered meanwhile, though steps look at the answer.
 #[test]
-fn hundreds_who_wait_for_one_answer_that_steps_look_at_do_not_stop_others() {
+fn hundreds_wait_for_a_stepped_answer() {
     others_are_answered_beside_a_crowd("loadbalance", 400);
 }
 
+/// Others are answered meanwhile.
 #[test]
-fn thousands_who_wait_for_one_answer_do_not_stop_others() {
+fn thousands_wait_for_one_answer() {
     others_are_answered_beside_a_crowd("", 12_000);
 }
 
@@ -250,8 +256,9 @@ fn overload(length: Duration) {
     calm.finish(Duration::from_secs(1)).assert_clean();
 }
 
+/// No loss and no growth.
 #[test]
-fn a_soak_with_reloads_loses_nothing_and_grows_nothing() {
+fn soak_with_reloads() {
     // Other tests run in parallel: capacity measured earlier may be gone.
     soak(Duration::from_secs(20), 2_000);
 }
@@ -309,8 +316,9 @@ fn soak(length: Duration, most: u32) {
     assert!(server.is_running());
 }
 
+/// It is answered.
 #[test]
-fn a_flood_over_tcp_and_udp_at_once_is_answered() {
+fn flood_over_tcp_and_udp() {
     let at = SocketAddr::from((fresh_ip(), port()));
     let _server = Server::start(&hits(at, "127.0.0.1:1"));
     scope(|scope| {

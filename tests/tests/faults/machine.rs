@@ -13,8 +13,9 @@ use tests::{
 
 use super::good;
 
+/// Enough are left for hits and misses.
 #[test]
-fn clients_that_take_every_descriptor_leave_enough_for_hits_and_misses() {
+fn clients_that_use_every_descriptor() {
     let upstream = Upstream::start(fresh_ip(), good);
     let at = SocketAddr::from((fresh_ip(), port()));
     let text = format!(
@@ -47,21 +48,23 @@ fn clients_that_take_every_descriptor_leave_enough_for_hits_and_misses() {
     assert_eq!(new.message().unwrap().rcode(), 0);
 }
 
+/// As far as permitted.
 #[test]
-fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
+fn open_files_limit_is_raised() {
     let corefile = format!(".:{} {{\nbind {}\nwhoami\n}}", port(), fresh_ip());
     let server = Server::start_with(&corefile, Options::default().files_at_first(256));
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
     let [soft, hard] = [0, 1].map(|at| line.split_whitespace().nth(at).unwrap());
     if hard == "256" {
-        return skip("the_limit_of_open_files_is_raised_as_far_as_it_may_be", "256 is all there is");
+        return skip("open_files_limit_is_raised", "256 is all there is");
     }
     assert_eq!(soft, hard, "{line}");
 }
 
+/// It is reported before the server serves and costs nothing later.
 #[test]
-fn a_full_disk_is_told_before_it_serves_and_costs_nothing_after() {
+fn full_disk_at_start_and_after() {
     isolated(|| {
         let full = tempdir();
         let path = full.path().to_string_lossy().into_owned();
@@ -109,8 +112,9 @@ fn a_full_disk_is_told_before_it_serves_and_costs_nothing_after() {
     });
 }
 
+/// It is served again.
 #[test]
-fn an_interface_that_goes_and_comes_back_is_served_again() {
+fn interface_goes_and_returns() {
     isolated(|| {
         let link = |args: &[&str]| run("ip", args);
         link(&["link", "add", "uplink", "type", "veth", "peer", "name", "far"]);
@@ -149,8 +153,9 @@ fn an_interface_that_goes_and_comes_back_is_served_again() {
     });
 }
 
+/// Each one that the kernel drops.
 #[test]
-fn datagrams_that_the_kernel_drops_are_counted_each() {
+fn dropped_datagrams_are_counted() {
     let ip = fresh_ip();
     // One worker has one socket.
     let dns = Dns::start_on(
@@ -193,8 +198,9 @@ fn kernel_drops(at: SocketAddr) -> u32 {
     drops.unwrap_or_else(|| panic!("nobody listens at {at}:\n{table}"))
 }
 
+/// The queries that waited are answered.
 #[test]
-fn a_server_that_stood_still_for_ten_seconds_answers_what_waited() {
+fn ten_seconds_of_standstill() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), good);
         let dns = Dns::start(&format!(
@@ -244,9 +250,10 @@ int clock_gettime(clockid_t id, struct timespec *out) {
 }
 "#;
 
+/// Only printed times change.
 #[test]
-fn a_wall_clock_that_jumps_by_centuries_changes_nothing_but_what_is_printed() {
-    let test = "a_wall_clock_that_jumps_by_centuries_changes_nothing_but_what_is_printed";
+fn wall_clock_jumps_by_centuries() {
+    let test = "wall_clock_jumps_by_centuries";
     if !tool(test, "cc") {
         return;
     }

@@ -14,8 +14,9 @@ const CLIENTS: usize = 64;
 /// Queries of each client.
 const QUERIES: u16 = 32;
 
+/// Cached ones, queried over UDP.
 #[test]
-fn large_cached_answers_asked_over_udp_leave_no_memory_behind() {
+fn large_answers_leave_no_memory() {
     let text = format!("large.example. 300 IN TXT \"{}\"\n", "x".repeat(240));
     let upstream = Upstream::start(fresh_ip(), move |_| Action::Truncate(Says::answer(&text.repeat(220))));
     let dns = Dns::start(&format!("multisocket {SOCKETS}\ncache\nforward . {}", upstream.word()));
@@ -43,7 +44,7 @@ fn large_cached_answers_asked_over_udp_leave_no_memory_behind() {
     for client in &clients {
         for _ in 0..QUERIES {
             if client.recv(&mut reply).is_err() {
-                let told = "large_cached_answers_asked_over_udp_leave_no_memory_behind";
+                let told = "large_answers_leave_no_memory";
                 return skip(told, "the sockets have no room for as many queries");
             }
             assert_eq!(reply[2] & 2, 2, "TC");
@@ -54,8 +55,9 @@ fn large_cached_answers_asked_over_udp_leave_no_memory_behind() {
     assert!(after < before + (16 << 10), "{before} -> {after} KiB");
 }
 
+/// What the server has run stays in memory; what it never ran is not there.
 #[test]
-fn what_the_server_runs_stays_in_memory_and_what_it_never_ran_is_not_there() {
+fn program_pages_in_memory() {
     let dns = Dns::start("whoami");
     assert_eq!(Ask::new("a.example", "A").of(dns.at).status(), "NOERROR");
     let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", dns.server.pid())).expect("it is ours");
@@ -72,7 +74,7 @@ fn what_the_server_runs_stays_in_memory_and_what_it_never_ran_is_not_there() {
         };
         let flags = rest.iter().find_map(|line| line.strip_prefix("VmFlags:")).expect("they are told");
         if !flags.split_whitespace().any(|flag| flag == "lo") {
-            let test = "what_the_server_runs_stays_in_memory_and_what_it_never_ran_is_not_there";
+            let test = "program_pages_in_memory";
             assert!(!may_lock(), "{head} may be given up");
             return skip(test, "the limit of locked memory is less than the program");
         }
@@ -83,8 +85,8 @@ fn what_the_server_runs_stays_in_memory_and_what_it_never_ran_is_not_there() {
 }
 
 #[test]
-fn the_pidfile_is_brought_to_its_disk() {
-    if !tool("the_pidfile_is_brought_to_its_disk", "strace") {
+fn pidfile_is_synced() {
+    if !tool("pidfile_is_synced", "strace") {
         return;
     }
     let at = SocketAddr::from((fresh_ip(), port()));
@@ -117,8 +119,9 @@ fn mappings(smaps: &str) -> Vec<(&str, Vec<&str>)> {
     all
 }
 
+/// Names that lead patterns to ever new states leave little in memory.
 #[test]
-fn names_that_lead_patterns_to_ever_new_states_leave_little_behind() {
+fn pattern_states_are_bounded() {
     const PATTERNS: usize = 20;
     let pattern =
         |n: usize| format!("rewrite continue name regex ([a-m].{{{}}}[h-z].{{9}}[0-9]) {{1}}\n", 7 + n);
@@ -140,8 +143,9 @@ fn names_that_lead_patterns_to_ever_new_states_leave_little_behind() {
     assert!(after < before + (16 << 10), "{before} -> {after} KiB");
 }
 
+/// The kernel buffers little of a stream while the server does not read it.
 #[test]
-fn the_kernel_holds_little_of_what_a_stream_brings_while_nobody_reads_it() {
+fn unread_streams_in_the_kernel() {
     let ip = fresh_ip();
     let page = SocketAddr::from((ip, 9153));
     let dns = Dns::start_on(ip, &format!("health {page}\nwhoami"));

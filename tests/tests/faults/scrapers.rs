@@ -14,8 +14,9 @@ const BLOCKS: usize = 200;
 /// Pages that a client requests before it reads any.
 const AHEAD: usize = 4;
 
+/// TCP clients do not wait for the metrics pages of others.
 #[test]
-fn tcp_clients_do_not_wait_for_the_pages_of_others() {
+fn slow_scrapers_delay_no_client() {
     steadily(|| {
         let (server, at, page) = with_large_page();
         let (stop, read) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -45,8 +46,9 @@ fn tcp_clients_do_not_wait_for_the_pages_of_others() {
     });
 }
 
+/// It gets its page each time, though the connections return.
 #[test]
-fn a_scraper_beside_idle_connections_that_come_again_gets_its_page_each_time() {
+fn scraper_beside_idle_connections() {
     for (what, half) in [("nothing sent", ""), ("half a request sent", "GET /metrics HTTP/1.1\r\nHost:")] {
         let (server, at, page) = with_large_page();
         let (stop, again, turn) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::new(()));
@@ -104,8 +106,9 @@ fn is_closed(stream: &TcpStream) -> bool {
     }
 }
 
+/// It is answered.
 #[test]
-fn a_scraper_beside_clients_that_ask_without_end_is_answered() {
+fn scraper_beside_busy_clients() {
     let (server, _, page) = with_large_page();
     let (stop, read) = (AtomicBool::new(false), AtomicUsize::new(0));
     let many = format!("GET / HTTP/1.1\r\nHost: {page}\r\n\r\n").repeat(100);
@@ -138,7 +141,7 @@ fn a_scraper_beside_clients_that_ask_without_end_is_answered() {
 }
 
 #[test]
-fn a_client_that_reads_no_page_is_reset() {
+fn scraper_that_never_reads_is_reset() {
     steadily(|| {
         let (server, at, page) = with_large_page();
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {page}\r\n\r\n");

@@ -49,7 +49,7 @@ fn burst_is_answered(service_ms: u64, rate: u32, burst: usize) {
 /// One and a half times the upstream's capacity: it answers as many queries as it can in time, and
 /// the others are refused at once with Extended DNS Error 23.
 #[test]
-fn an_overloaded_upstream_answers_what_it_can() {
+fn overloaded_upstream_reaches_its_capacity() {
     steadily(|| {
         let upstream = serial(Duration::from_millis(30));
         let ip = fresh_ip();

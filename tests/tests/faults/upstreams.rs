@@ -59,8 +59,9 @@ fn forged(asked: &Asked) -> Action {
     Action::Reply(lie(asked))
 }
 
+/// Of two or three, under every policy.
 #[test]
-fn one_good_upstream_of_two_or_three_is_enough_under_every_policy() {
+fn one_good_upstream_is_enough() {
     for faults in FAULTS.chunks(3) {
         scope(|scope| {
             for fault in faults {
@@ -102,8 +103,9 @@ fn under_every_policy(what: &str, words: &[String], with: &str, costs: Duration)
     });
 }
 
+/// Under every policy.
 #[test]
-fn upstreams_that_refuse_are_passed_under_every_policy() {
+fn refusing_upstreams_are_passed_over() {
     for bad in [1, 2] {
         let mut gone: Vec<Upstream> = (0..bad).map(|_| Upstream::start(fresh_ip(), good)).collect();
         gone.iter_mut().for_each(Upstream::stop);
@@ -114,8 +116,9 @@ fn upstreams_that_refuse_are_passed_under_every_policy() {
     }
 }
 
+/// The client gets its truncated reply.
 #[test]
-fn a_truncating_upstream_without_tcp_gives_way_to_its_truncated_reply() {
+fn truncating_upstream_without_tcp() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), |asked| match asked.transport {
             tests::Transport::Udp => Action::Truncate(lie(asked)),
@@ -129,7 +132,7 @@ fn a_truncating_upstream_without_tcp_gives_way_to_its_truncated_reply() {
 }
 
 #[test]
-fn a_tls_upstream_whose_certificate_has_ended_gets_no_query() {
+fn expired_tls_certificate_gets_no_query() {
     steadily(|| {
         let directory = tempdir();
         let authority = Authority::new();

@@ -28,8 +28,9 @@ fn policies_choose_as_they_say() {
     });
 }
 
+/// Other rcodes of the upstream are final.
 #[test]
-fn rcodes_of_the_upstream_are_final_unless_failover_names_them() {
+fn failover_rcodes() {
     for (rcode, status) in [(2, "SERVFAIL"), (5, "REFUSED"), (3, "NXDOMAIN")] {
         let first = Upstream::start(fresh_ip(), move |_| Action::rcode(rcode));
         let second = Upstream::start(fresh_ip(), good);
@@ -42,8 +43,9 @@ fn rcodes_of_the_upstream_are_final_unless_failover_names_them() {
     }
 }
 
+/// An rcode.
 #[test]
-fn next_hands_an_rcode_to_the_next_stanza() {
+fn next_passes_to_the_next_stanza() {
     let first = Upstream::start(fresh_ip(), |_| Action::rcode(3));
     let second = Upstream::start(fresh_ip(), good);
     let dns =
@@ -52,8 +54,9 @@ fn next_hands_an_rcode_to_the_next_stanza() {
     assert_eq!(first.total(), 1);
 }
 
+/// After a truncated reply in the first.
 #[test]
-fn next_leaves_its_stanza_the_time_that_a_truncated_reply_took_from_the_first() {
+fn next_stanza_gets_the_remaining_time() {
     // After a truncated reply TCP has a second; the next stanza has the rest of the query's time.
     for over_tcp in [Action::Silent, Action::rcode(3)] {
         let told = format!("{over_tcp:?} over TCP");
@@ -72,7 +75,7 @@ fn next_leaves_its_stanza_the_time_that_a_truncated_reply_took_from_the_first() 
 }
 
 #[test]
-fn next_asks_over_what_the_stanza_says_that_it_reaches() {
+fn next_uses_its_stanzas_transport() {
     use Transport::{Tcp, Udp};
     for (properties, client, over) in [
         (["", "force_tcp"], Udp, [Udp, Tcp]),
@@ -96,7 +99,7 @@ fn next_asks_over_what_the_stanza_says_that_it_reaches() {
 }
 
 #[test]
-fn zones_and_except_decide_who_is_asked() {
+fn zones_and_except_select_the_stanza() {
     let [inside, outside] = [Upstream::start(fresh_ip(), good), Upstream::start(fresh_ip(), good)];
     let dns = Dns::start(&format!(
         "forward example {} {{\nexcept not.example\n}}\nforward . {}",
@@ -116,8 +119,9 @@ fn zones_and_except_decide_who_is_asked() {
     }
 }
 
+/// SERVFAIL outside of every stanza, REFUSED outside of every block.
 #[test]
-fn a_name_outside_every_stanza_is_servfail_and_one_outside_every_block_refused() {
+fn names_outside_stanzas_and_blocks() {
     let upstream = Upstream::start(fresh_ip(), good);
     // Like CoreDNS: a block whose plugins all pass answers SERVFAIL, a server without a block for
     // the name REFUSED.
@@ -132,7 +136,7 @@ fn a_name_outside_every_stanza_is_servfail_and_one_outside_every_block_refused()
 }
 
 #[test]
-fn an_upstream_that_comes_back_is_used_again() {
+fn recovered_upstream_is_used_again() {
     steadily(|| {
         let mut first = Upstream::start(fresh_ip(), good);
         let second = Upstream::start(fresh_ip(), good);
@@ -164,7 +168,7 @@ fn an_upstream_that_comes_back_is_used_again() {
 }
 
 #[test]
-fn health_probes_ask_what_they_are_told_to() {
+fn health_probe_questions() {
     let table = [("", ".", true), ("no_rec", ".", false), ("domain health.local.", "health.local.", true)];
     for (properties, name, rd) in table {
         let upstream = Upstream::start(fresh_ip(), |asked| match asked.rtype {
@@ -182,7 +186,7 @@ fn health_probes_ask_what_they_are_told_to() {
 }
 
 #[test]
-fn failfast_answers_at_once_when_all_are_down() {
+fn failfast_with_every_upstream_down() {
     let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
     let dns = Dns::start(&format!(
         "forward . {} {{\nhealth_check 100ms\nmax_fails 1\nfailfast_all_unhealthy_upstreams\n}}",
@@ -196,7 +200,7 @@ fn failfast_answers_at_once_when_all_are_down() {
 }
 
 #[test]
-fn a_resolv_conf_names_the_upstreams_and_is_followed() {
+fn resolv_conf_is_followed() {
     let [old, new] = [Upstream::start(fresh_ip(), good), Upstream::start(fresh_ip(), good)];
     let directory = tempdir();
     let path = directory.path().join("resolv.conf");
@@ -208,10 +212,7 @@ fn a_resolv_conf_names_the_upstreams_and_is_followed() {
         .unwrap();
     };
     if port() != 53 {
-        return skip(
-            "a_resolv_conf_names_the_upstreams_and_is_followed",
-            "nameservers listen on port 53, which needs root",
-        );
+        return skip("resolv_conf_is_followed", "nameservers listen on port 53, which needs root");
     }
     write(&old);
     let dns = Dns::start(&format!("forward . {}", path.display()));
@@ -224,8 +225,9 @@ fn a_resolv_conf_names_the_upstreams_and_is_followed() {
     });
 }
 
+/// It is looked up absolutely and not by this server.
 #[test]
-fn a_host_name_as_upstream_is_looked_up_absolutely_and_not_through_ourselves() {
+fn host_name_upstream_is_absolute() {
     isolated(|| {
         add_address("192.0.2.53/32");
         add_address("192.0.2.54/32");
@@ -247,8 +249,9 @@ fn a_host_name_as_upstream_is_looked_up_absolutely_and_not_through_ourselves() {
     });
 }
 
+/// It is looked up with the resolvers that the system has by then.
 #[test]
-fn a_host_name_as_upstream_is_looked_up_with_the_resolvers_that_the_system_has_by_then() {
+fn host_name_upstream_and_new_resolvers() {
     isolated(|| {
         let ips: [Ipv4Addr; 4] = [1, 2, 3, 4].map(|last| Ipv4Addr::new(192, 0, 2, last));
         ips.iter().for_each(|ip| add_address(&format!("{ip}/32")));

@@ -41,7 +41,7 @@ fn hostile(fault: Fault) -> Upstream {
 }
 
 #[test]
-fn clients_are_served_behind_upstreams_that_are_hostile_to_edns() {
+fn upstreams_hostile_to_edns() {
     steadily(|| {
         scope(|scope| {
             for (what, fault) in KINDS {
@@ -74,8 +74,9 @@ fn served(what: &str, fault: Fault, count: usize) {
     }
 }
 
+/// No client loses DNSSEC if another upstream has it.
 #[test]
-fn an_upstream_without_edns_takes_dnssec_from_nobody_where_another_has_it() {
+fn dnssec_beside_upstreams_without_edns() {
     steadily(|| {
         scope(|scope| {
             for (what, fault) in KINDS {
@@ -103,8 +104,9 @@ fn an_upstream_without_edns_takes_dnssec_from_nobody_where_another_has_it() {
     });
 }
 
+/// An upstream that rejects a subnet takes DNSSEC from no client.
 #[test]
-fn a_subnet_that_an_upstream_finds_fault_with_takes_dnssec_from_nobody() {
+fn rejected_subnet_keeps_dnssec() {
     steadily(|| {
         // Like BIND: FORMERR without OPT.
         let upstream = Upstream::start(fresh_ip(), |asked| match &asked.edns {
@@ -127,8 +129,9 @@ fn a_subnet_that_an_upstream_finds_fault_with_takes_dnssec_from_nobody() {
     });
 }
 
+/// The client gets the upstream's scope, which decides what is cached.
 #[test]
-fn the_upstreams_scope_goes_back_to_who_asked_with_a_subnet_and_decides_what_is_kept() {
+fn subnet_scope_is_returned() {
     steadily(|| {
         let subnet = |scope| [0, 1, 24, scope, 198, 51, 100];
         let upstream = Upstream::start(fresh_ip(), move |asked| {
@@ -173,7 +176,7 @@ fn the_upstreams_scope_goes_back_to_who_asked_with_a_subnet_and_decides_what_is_
 }
 
 #[test]
-fn a_failure_for_one_clients_subnet_is_no_failure_for_others() {
+fn failure_for_one_subnet_is_separate() {
     steadily(|| {
         // Silent until the test changes it.
         let silent = Arc::new(AtomicBool::new(true));

@@ -7,8 +7,9 @@ use tests::{Action, Ask, Asked, Dns, Metrics, Says, Upstream, eventually, fresh_
 
 use super::good;
 
+/// Quickly.
 #[test]
-fn a_refusing_upstream_is_a_quick_servfail() {
+fn refusing_upstream_is_servfail() {
     steadily(|| {
         let mut upstream = Upstream::start(fresh_ip(), good);
         upstream.stop();
@@ -19,8 +20,9 @@ fn a_refusing_upstream_is_a_quick_servfail() {
     });
 }
 
+/// Before clients give up.
 #[test]
-fn a_silent_upstream_is_a_servfail_within_the_clients_patience() {
+fn silent_upstream_is_servfail() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
         let dns = Dns::start(&format!("forward . {}", upstream.word()));
@@ -33,7 +35,7 @@ fn a_silent_upstream_is_a_servfail_within_the_clients_patience() {
 }
 
 #[test]
-fn a_lost_datagram_is_sent_again_soon() {
+fn lost_datagram_is_repeated_soon() {
     steadily(|| {
         let seen = std::sync::atomic::AtomicUsize::new(0);
         let upstream = Upstream::start(fresh_ip(), move |asked| {
@@ -51,8 +53,9 @@ fn a_lost_datagram_is_sent_again_soon() {
     });
 }
 
+/// A third of a second at most.
 #[test]
-fn a_silent_first_upstream_costs_a_third_of_a_second_at_most() {
+fn silent_first_upstream_costs_little() {
     steadily(|| {
         let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
         let right = Upstream::start(fresh_ip(), good);
@@ -70,8 +73,9 @@ fn a_silent_first_upstream_costs_a_third_of_a_second_at_most() {
     });
 }
 
+/// At once.
 #[test]
-fn a_dead_first_upstream_is_passed_at_once() {
+fn dead_first_upstream_is_passed_over() {
     steadily(|| {
         let mut dead = Upstream::start(fresh_ip(), good);
         dead.stop();
@@ -96,7 +100,7 @@ fn a_slow_reply_is_waited_for() {
 }
 
 #[test]
-fn a_late_reply_still_fills_the_cache() {
+fn late_reply_fills_the_cache() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_millis(900)));
         let (ip, word) = (fresh_ip(), upstream.word());
@@ -129,8 +133,9 @@ fn one_record(asked: &Asked, owner: &[u8], rtype: u16, data: &[u8]) -> Action {
     Action::Octets(octets)
 }
 
+/// Nor cached.
 #[test]
-fn a_reply_with_a_record_that_is_none_is_neither_relayed_nor_kept() {
+fn invalid_record_is_not_relayed() {
     type Row = (&'static str, &'static [u8], u16, &'static [u8]);
     const OWNER: &[u8] = &[0xc0, 12];
     // The offset behind the question "x.example.": header, name, type and class.
@@ -166,7 +171,7 @@ fn a_reply_with_a_record_that_is_none_is_neither_relayed_nor_kept() {
 }
 
 #[test]
-fn what_does_not_match_the_query_changes_nothing() {
+fn mismatched_replies_are_ignored() {
     steadily(|| {
         // The first upstream lies over UDP; the second does not.
         let bogus = || Says::answer("x.example. 300 IN A 203.0.113.66");
@@ -197,8 +202,9 @@ fn what_does_not_match_the_query_changes_nothing() {
     });
 }
 
+/// It is no wrong answer.
 #[test]
-fn an_upstream_that_only_lies_is_a_servfail_and_not_a_wrong_answer() {
+fn lying_upstream_is_servfail() {
     steadily(|| {
         let bogus = || Says::answer("x.example. 300 IN A 203.0.113.66");
         let lies = [
@@ -221,7 +227,7 @@ fn an_upstream_that_only_lies_is_a_servfail_and_not_a_wrong_answer() {
 }
 
 #[test]
-fn forged_replies_before_the_right_one_do_not_hide_it() {
+fn forged_replies_hide_no_answer() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), |asked| {
             Action::Forge(

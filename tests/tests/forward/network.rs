@@ -11,8 +11,9 @@ use super::good;
 
 const AWAY: Duration = Duration::from_millis(300);
 
+/// Only the time that the address is missing.
 #[test]
-fn an_address_that_is_renewed_costs_no_more_than_it_is_away() {
+fn renewed_address_costs_its_absence() {
     isolated(|| {
         add_address("198.51.100.53/32");
         let upstream = Upstream::at("198.51.100.53:53".parse().unwrap(), good);
@@ -44,7 +45,7 @@ fn an_address_that_is_renewed_costs_no_more_than_it_is_away() {
 }
 
 #[test]
-fn upstreams_are_asked_from_ports_that_nobody_reserved() {
+fn reserved_ports_are_not_used() {
     isolated(|| {
         let lend = |range: &str, reserved: &str| {
             std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", range).unwrap();

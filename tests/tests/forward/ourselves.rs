@@ -18,7 +18,7 @@ pub(crate) fn check(corefile: &Path) -> Output {
 
 /// Like pairs of servers that share one Corefile with both their addresses.
 #[test]
-fn an_upstream_that_is_ourselves_is_left_out() {
+fn own_address_is_left_out() {
     isolated(|| {
         add_address("192.0.2.2/32");
         let other = Upstream::at("127.0.0.1:5353".parse().unwrap(), good);
@@ -55,7 +55,7 @@ fn an_upstream_that_is_ourselves_is_left_out() {
 
 /// A virtual address that moves to this machine and away again.
 #[test]
-fn what_is_ourselves_is_judged_again_with_the_addresses() {
+fn own_addresses_are_checked_again() {
     isolated(|| {
         let other = Upstream::at("127.0.0.1:5353".parse().unwrap(), good);
         let corefile = format!(
@@ -103,7 +103,7 @@ fn what_is_ourselves_is_judged_again_with_the_addresses() {
 
 /// Without upstreams queries fail at once; in a loop they would run until their deadline.
 #[test]
-fn queries_fail_at_once_while_every_upstream_is_ourselves() {
+fn only_own_addresses_fail_at_once() {
     isolated(|| {
         let server = Server::start(".:53 {\nforward . 192.0.2.9\n}\n");
         add_address("192.0.2.9/32");
@@ -119,7 +119,7 @@ fn queries_fail_at_once_while_every_upstream_is_ourselves() {
 
 /// The file is unchanged, but the address in it moves from this machine to another.
 #[test]
-fn a_list_of_ourselves_is_taken_once_it_is_others() {
+fn list_of_own_addresses_is_rechecked() {
     isolated(|| {
         add_address("192.0.2.9/32");
         let list = Path::new("/etc/upstreams.conf");

@@ -10,11 +10,12 @@ use tests::{
 use super::good;
 use super::ourselves::check;
 
+/// And followed.
 #[test]
-fn a_list_without_servers_is_passed_over_and_followed() {
+fn list_without_servers_is_passed_over() {
     if port() != 53 {
         return skip(
-            "a_list_without_servers_is_passed_over_and_followed",
+            "list_without_servers_is_passed_over",
             "nameservers listen on port 53, which needs root",
         );
     }
@@ -43,7 +44,7 @@ fn a_list_without_servers_is_passed_over_and_followed() {
 
 /// The machine's network may start after the server.
 #[test]
-fn a_name_that_does_not_resolve_yet_is_passed_over() {
+fn unresolved_name_is_passed_over() {
     let resolver = Upstream::start(fresh_ip(), |_| Action::rcode(2));
     let [named, other] = [Upstream::start(fresh_ip(), good), Upstream::start(fresh_ip(), good)];
     let name = format!("dns.provider.example:{}", port());
@@ -84,7 +85,7 @@ fn a_name_that_does_not_resolve_yet_is_passed_over() {
 
 /// The cause may be a typing error or a disk that is not mounted yet.
 #[test]
-fn a_file_that_is_missing_is_an_error_among_others() {
+fn missing_list_is_an_error() {
     let corefile = Dns::corefile((fresh_ip(), port()).into(), "forward . /nonexistent/resolv.conf 192.0.2.1");
     let output = Server::expect_failure(&corefile, Options::default());
     assert_contains!(String::from_utf8_lossy(&output.stderr), "cannot read /nonexistent/resolv.conf");

@@ -11,8 +11,9 @@ use tests::{
 
 use super::good;
 
+/// A reply in another case is accepted.
 #[test]
-fn a_question_in_another_case_is_accepted_and_the_clients_case_comes_back() {
+fn question_case_is_restored() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), |asked| {
             Action::Reply(Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)).shouting())
@@ -58,7 +59,7 @@ fn force_tcp_never_sends_a_datagram() {
 
 /// Each query has its own connection, which later ones reuse.
 #[test]
-fn many_slow_answers_over_tcp_wait_for_none() {
+fn slow_tcp_answers_are_independent() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), |asked| {
             let n: u64 = asked
@@ -88,8 +89,9 @@ fn many_slow_answers_over_tcp_wait_for_none() {
     });
 }
 
+/// Also of probes.
 #[test]
-fn queries_and_probes_come_from_the_source_address() {
+fn source_address_of_upstream_queries() {
     let source = fresh_ip();
     for properties in ["", "force_tcp", "max_fails 1\nhealth_check 50ms"] {
         let failing = properties.contains("health");
@@ -126,7 +128,7 @@ fn queries_and_probes_come_from_the_source_address() {
 }
 
 #[test]
-fn an_upstream_that_closes_idle_connections_loses_no_query() {
+fn closed_idle_connections_lose_nothing() {
     let mut upstream = Upstream::start(fresh_ip(), good);
     let dns = Dns::start(&format!("forward . {} {{\nforce_tcp\n}}", upstream.word()));
     let idle = dns.server.fds();
@@ -143,7 +145,7 @@ fn an_upstream_that_closes_idle_connections_loses_no_query() {
 }
 
 #[test]
-fn equal_misses_in_flight_are_one_upstream_query() {
+fn equal_misses_share_one_query() {
     let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_secs(1)));
     let ip = fresh_ip();
     // The kernel distributes UDP clients over the sockets of four workers; those over TCP go to any
@@ -170,7 +172,7 @@ fn equal_misses_in_flight_are_one_upstream_query() {
 }
 
 #[test]
-fn clients_that_share_a_flight_get_their_own_spelling_back() {
+fn shared_flights_keep_each_spelling() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_millis(250)));
         let dns = Dns::start(&format!("forward . {}", upstream.word()));
@@ -192,8 +194,9 @@ fn clients_that_share_a_flight_get_their_own_spelling_back() {
     });
 }
 
+/// Only one is used upstream, and each client gets what fits it.
 #[test]
-fn clients_of_both_transports_share_a_flight_where_one_transport_is_asked_and_each_gets_what_fits_it() {
+fn shared_flights_of_both_transports() {
     // Forty addresses fit the size in queries to the upstream, but not a client without EDNS; two
     // hundred fit no datagram here. The number of queries to the upstream without hedges, and
     // whether over UDP and over TCP.
@@ -263,8 +266,9 @@ fn ids_and_source_ports_are_spread() {
     assert!(steps > 300, "ids follow a pattern: {steps} different steps");
 }
 
+/// They are closed again, whatever the load was.
 #[test]
-fn sockets_are_bounded_and_given_back_whatever_the_load() {
+fn sockets_are_bounded() {
     let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
     let dns = Dns::start(&format!("forward . {}", upstream.word()));
     dns.ask("warm.example");
@@ -280,8 +284,9 @@ fn sockets_are_bounded_and_given_back_whatever_the_load() {
     assert!(most < 700, "{most} descriptors, {before} before");
 }
 
+/// They count from the next reload on.
 #[test]
-fn authorities_of_the_system_that_change_count_from_the_next_reload_on() {
+fn changed_system_authorities_and_reload() {
     let directory = tempdir();
     let before = Authority::new();
     let system = before.write(directory.path());
@@ -301,8 +306,9 @@ fn authorities_of_the_system_that_change_count_from_the_next_reload_on() {
     assert_eq!(reply.short(), ["192.0.2.1"]);
 }
 
+/// By name and authority.
 #[test]
-fn tls_upstreams_are_checked_by_name_and_authority() {
+fn tls_upstreams_are_verified() {
     let directory = tempdir();
     let authority = Authority::new();
     let ca = authority.write(directory.path());
@@ -327,8 +333,9 @@ fn tls_upstreams_are_checked_by_name_and_authority() {
     assert_eq!(upstream.total(), asked, "no query reaches a server that is not the right one");
 }
 
+/// In time.
 #[test]
-fn a_tls_upstream_that_does_not_speak_tls_is_a_servfail_in_time() {
+fn upstream_without_tls_is_servfail() {
     steadily(|| {
         // Plain DNS over TCP on the port: the handshake ends in an alert or in silence.
         let at = SocketAddr::from((fresh_ip(), 8853));
@@ -341,7 +348,7 @@ fn a_tls_upstream_that_does_not_speak_tls_is_a_servfail_in_time() {
 }
 
 #[test]
-fn unknown_record_types_pass_octet_for_octet() {
+fn unknown_types_pass_unchanged() {
     let data = "TYPE65400 \\# 5 00ff102030";
     let upstream = Upstream::start(fresh_ip(), move |asked| match asked.rtype {
         64 => Action::answer(&format!("{} 300 IN SVCB \\# 3 000100", asked.name)),
@@ -356,7 +363,7 @@ fn unknown_record_types_pass_octet_for_octet() {
 }
 
 #[test]
-fn the_upstream_hop_has_an_opt_of_our_own() {
+fn upstream_opt_is_our_own() {
     const ECS: u16 = 8;
     let upstream = Upstream::start(fresh_ip(), |asked| {
         let says = Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name));
@@ -401,8 +408,9 @@ fn the_upstream_hop_has_an_opt_of_our_own() {
     assert_eq!((seen.size, seen.dnssec_ok), (1232, false));
 }
 
+/// A TCP client gets the whole reply.
 #[test]
-fn a_reply_of_sixty_thousand_octets_reaches_a_tcp_client_whole() {
+fn sixty_thousand_octets_over_tcp() {
     let upstream = Upstream::start(fresh_ip(), |asked| {
         let lines: String = (0..230).map(|n| format!("{} 300 IN TXT \"{n:0>240}\"\n", asked.name)).collect();
         Action::Truncate(Says::answer(&lines))
@@ -447,8 +455,9 @@ fn metrics_name_every_upstream() {
     assert_eq!(names, ["proxy_name", "rcode", "to"]);
 }
 
+/// And the cause.
 #[test]
-fn an_error_line_names_the_query_and_the_cause() {
+fn error_lines_name_the_query() {
     let mut upstream = Upstream::start(fresh_ip(), good);
     upstream.stop();
     let dns = Dns::start(&format!("errors\nforward . {}", upstream.word()));
@@ -457,8 +466,9 @@ fn an_error_line_names_the_query_and_the_cause() {
     assert_contains!(line, "[ERROR] ");
 }
 
+/// Each gets its reply.
 #[test]
-fn a_connection_with_hundreds_of_queries_outstanding_gets_every_reply() {
+fn hundreds_of_queries_per_connection() {
     let upstream = Upstream::start(fresh_ip(), good);
     let dns = Dns::start(&format!(
         "hosts {{\n192.0.2.2 known.example\nfallthrough\n}}\nforward . {}",
@@ -479,7 +489,7 @@ fn a_connection_with_hundreds_of_queries_outstanding_gets_every_reply() {
 }
 
 #[test]
-fn a_burst_of_misses_loses_no_query() {
+fn burst_of_misses_loses_nothing() {
     let upstream = Upstream::start(fresh_ip(), good);
     let dns = Dns::start(&format!("multisocket 1\nforward . {}", upstream.word()));
     let client = UdpSocket::bind((dns.at.ip(), 0)).unwrap();

@@ -11,8 +11,9 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tests::{Ask, Manager, Options, Server, eventually, isolated, output, tempdir, tool};
 
+/// Those that serve no client.
 #[test]
-fn what_serves_no_client_is_not_taken_from_the_store() {
+fn unused_sockets_stay_in_the_store() {
     isolated(|| {
         if !tool("hostile handovers", "bash") {
             return;
@@ -53,7 +54,7 @@ fn what_serves_no_client_is_not_taken_from_the_store() {
 }
 
 #[test]
-fn another_user_neither_takes_over_nor_hands_over() {
+fn handover_needs_the_same_user() {
     isolated(|| {
         if !tool("hostile handovers", "setpriv") {
             return;

@@ -9,20 +9,22 @@ use tests::{Action, Ask, Manager, Server, eventually, isolated, now, run, tool};
 use crate::clients::{CALM, Clients, LOCAL, REMOTE};
 use crate::place::{AT, PATIENCE, corefile, names, upstream};
 
+/// No query is lost.
 #[test]
-fn no_query_is_lost_over_five_restarts() {
+fn five_restarts() {
     isolated(|| {
-        if !tool("no_query_is_lost_over_five_restarts", "bash") {
+        if !tool("five_restarts", "bash") {
             return;
         }
         restarts(&[2, 2, 2, 2, 2, 2]);
     });
 }
 
+/// No query is lost.
 #[test]
-fn a_restart_to_another_number_of_sockets_loses_nothing_either() {
+fn restart_with_other_socket_count() {
     isolated(|| {
-        if !tool("a_restart_to_another_number_of_sockets_loses_nothing_either", "bash") {
+        if !tool("restart_with_other_socket_count", "bash") {
             return;
         }
         restarts(&[2, 4, 1, 3, 2]);
@@ -50,10 +52,11 @@ fn restarts(sockets: &[usize]) {
     assert!(server.stop().success());
 }
 
+/// Those that the next configuration does not name.
 #[test]
-fn what_the_next_configuration_does_not_name_leaves_the_store() {
+fn unnamed_sockets_leave_the_store() {
     isolated(|| {
-        if !tool("what_the_next_configuration_does_not_name_leaves_the_store", "bash") {
+        if !tool("unnamed_sockets_leave_the_store", "bash") {
             return;
         }
         let (manager, upstream) = (Manager::new(), upstream());
@@ -77,10 +80,11 @@ fn what_the_next_configuration_does_not_name_leaves_the_store() {
     });
 }
 
+/// It returns with the sockets that are left.
 #[test]
-fn an_address_that_went_while_nobody_served_comes_back_with_the_sockets_that_are_left() {
+fn address_lost_between_processes() {
     isolated(|| {
-        let test = "an_address_that_went_while_nobody_served_comes_back_with_the_sockets_that_are_left";
+        let test = "address_lost_between_processes";
         if !tool(test, "bash") {
             return;
         }
@@ -100,10 +104,11 @@ fn an_address_that_went_while_nobody_served_comes_back_with_the_sockets_that_are
     });
 }
 
+/// The manager is told to watch none of them.
 #[test]
-fn the_manager_is_told_to_watch_nothing_that_it_keeps() {
+fn stored_sockets_are_not_polled() {
     isolated(|| {
-        if !tool("the_manager_is_told_to_watch_nothing_that_it_keeps", "bash") {
+        if !tool("stored_sockets_are_not_polled", "bash") {
             return;
         }
         let (manager, upstream) = (Manager::new(), upstream());
@@ -118,9 +123,9 @@ fn the_manager_is_told_to_watch_nothing_that_it_keeps() {
 }
 
 #[test]
-fn a_store_with_too_little_room_is_told_of() {
+fn small_store_is_reported() {
     isolated(|| {
-        let test = "a_store_with_too_little_room_is_told_of";
+        let test = "small_store_is_reported";
         if !tool(test, "bash") {
             return;
         }
@@ -142,9 +147,9 @@ fn a_store_with_too_little_room_is_told_of() {
 }
 
 #[test]
-fn a_slow_upstream_keeps_nobody_waiting_for_the_next_process() {
+fn slow_upstream_delays_no_handover() {
     isolated(|| {
-        if !tool("a_slow_upstream_keeps_nobody_waiting_for_the_next_process", "bash") {
+        if !tool("slow_upstream_delays_no_handover", "bash") {
             return;
         }
         let (manager, upstream, at) =

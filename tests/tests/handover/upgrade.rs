@@ -11,14 +11,16 @@ use tests::{Action, Ask, Manager, Options, Server, eventually, isolated, run, si
 use crate::clients::{CALM, Clients, LOCAL, REMOTE, thirty_percent};
 use crate::place::{AT, PATIENCE, corefile, names, upstream};
 
+/// No query is lost.
 #[test]
-fn no_query_is_lost_over_five_upgrades_by_a_signal() {
+fn five_upgrades_by_a_signal() {
     isolated(|| upgrades(5, |_| CALM, Clients::start));
 }
 
+/// No query is lost.
 #[test]
 #[ignore = "long: a hundred upgrades"]
-fn no_query_is_lost_over_a_hundred_upgrades_by_a_signal() {
+fn hundred_upgrades_by_a_signal() {
     tests::isolated_for(Duration::from_secs(600), || upgrades(100, thirty_percent, Clients::held_to));
 }
 
@@ -54,7 +56,7 @@ fn upgrades(times: usize, rate: fn(SocketAddr) -> u32, clients: fn(SocketAddr, u
 }
 
 #[test]
-fn a_successor_that_cannot_serve_leaves_the_server_as_it_is() {
+fn failed_successor_changes_nothing() {
     isolated(|| {
         let (manager, upstream, at) = (Manager::new(), upstream(), at());
         let mut server = Server::start_with(&corefile(2, &upstream), manager.options());
@@ -88,8 +90,9 @@ fn a_successor_that_cannot_serve_leaves_the_server_as_it_is() {
     });
 }
 
+/// It serves and reports it.
 #[test]
-fn a_successor_that_cannot_write_its_pidfile_serves_on_and_says_so() {
+fn successor_without_its_pidfile() {
     isolated(|| {
         let (manager, upstream, at) = (Manager::new(), upstream(), at());
         let mut server = Server::start_with(&corefile(2, &upstream), manager.options());
@@ -106,8 +109,9 @@ fn a_successor_that_cannot_write_its_pidfile_serves_on_and_says_so() {
     });
 }
 
+/// The former process answers what it has in flight and pings no more.
 #[test]
-fn one_that_has_handed_over_answers_what_it_has_in_flight_and_pings_no_more() {
+fn after_a_handover() {
     isolated(|| {
         let (manager, upstream, at) = (Manager::new(), upstream(), at());
         let options = manager.options().env("WATCHDOG_USEC", "300000");
@@ -130,8 +134,9 @@ fn one_that_has_handed_over_answers_what_it_has_in_flight_and_pings_no_more() {
     });
 }
 
+/// The server's end is also its successor's.
 #[test]
-fn the_end_of_a_server_is_that_of_the_process_that_was_to_follow_it() {
+fn end_during_an_upgrade() {
     isolated(|| {
         let (upstream, at) = (upstream(), at());
         for end in ["TERM", "QUIT"] {
@@ -167,14 +172,16 @@ fn numbers(text: &str) -> Vec<u32> {
     text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
+/// No query is lost.
 #[test]
-fn no_query_is_lost_where_one_process_takes_over_from_another() {
+fn one_takeover() {
     isolated(|| side_by_side(5, |_| CALM, Clients::start));
 }
 
+/// No query is lost.
 #[test]
 #[ignore = "long: a hundred upgrades"]
-fn no_query_is_lost_where_a_hundred_processes_take_over_one_from_another() {
+fn hundred_takeovers() {
     tests::isolated_for(Duration::from_secs(600), || side_by_side(100, thirty_percent, Clients::held_to));
 }
 

@@ -27,10 +27,11 @@ fn asked(upstream: &Upstream) -> usize {
     upstream.asked().into_iter().skip(before).map(|asked| asked.name).collect::<BTreeSet<_>>().len()
 }
 
+/// Hot names are answered from memory.
 #[test]
-fn hot_names_are_answered_from_memory_after_a_restart_and_after_an_upgrade() {
+fn warm_cache_after_restart_and_upgrade() {
     isolated(|| {
-        if !tool("hot_names_are_answered_from_memory_after_a_restart_and_after_an_upgrade", "bash") {
+        if !tool("warm_cache_after_restart_and_upgrade", "bash") {
             return;
         }
         let (manager, upstream) = (Manager::new(), upstream());
@@ -52,8 +53,9 @@ fn hot_names_are_answered_from_memory_after_a_restart_and_after_an_upgrade() {
     });
 }
 
+/// Hot names are answered from memory.
 #[test]
-fn hot_names_are_answered_from_memory_by_a_process_that_takes_over_from_another() {
+fn warm_cache_after_a_takeover() {
     isolated(|| {
         let (upstream, directory) = (upstream(), tempdir());
         let door = directory.path().join("door");
@@ -75,10 +77,11 @@ fn hot_names_are_answered_from_memory_by_a_process_that_takes_over_from_another(
     });
 }
 
+/// The next process knows refreshed names that no disk accepted.
 #[test]
-fn refreshed_names_that_no_disk_took_are_known_to_the_next_process() {
+fn unwritten_refreshed_names_are_passed() {
     isolated(|| {
-        let test = "refreshed_names_that_no_disk_took_are_known_to_the_next_process";
+        let test = "unwritten_refreshed_names_are_passed";
         if !["bash", "mount"].into_iter().all(|program| tool(test, program)) {
             return;
         }
@@ -113,10 +116,11 @@ fn refreshed_names_that_no_disk_took_are_known_to_the_next_process() {
     });
 }
 
+/// A cold start serves.
 #[test]
-fn what_does_not_read_is_refused_and_a_cold_start_serves() {
+fn unreadable_cache_is_refused() {
     isolated(|| {
-        if !tool("what_does_not_read_is_refused_and_a_cold_start_serves", "bash") {
+        if !tool("unreadable_cache_is_refused", "bash") {
             return;
         }
         let (manager, upstream) = (Manager::new(), upstream());

@@ -8,10 +8,11 @@ use serde_json::Value;
 use tests::kube::Cluster;
 use tests::{Options, Server, binary, isolated, output, publish};
 
+/// From a hosts file.
 #[test]
-fn a_node_is_annotated_while_its_server_answers_from_a_hosts_file() {
+fn node_is_annotated_while_it_answers() {
     isolated(|| {
-        let test = "a_node_is_annotated_while_its_server_answers_from_a_hosts_file";
+        let test = "node_is_annotated_while_it_answers";
         let Some(cluster) = Cluster::up(test) else { return };
         cluster
             .create("/api/v1/nodes", r#"{"metadata": {"name": "n1", "annotations": {"theirs": "stays"}}}"#);

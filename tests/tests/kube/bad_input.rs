@@ -14,8 +14,8 @@ use tests::{
     publish, tempdir,
 };
 
-use super::served::ready;
-use super::told::{listed, quiet};
+use super::program::ready;
+use super::scripted_faults::{listed, quiet};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) const FORM: Form = Form::Protobuf;
@@ -48,8 +48,9 @@ pub(super) fn assert_unknown(at: SocketAddr) {
     assert_eq!(ask(at, "a.example", "A").status(), "NOERROR");
 }
 
+/// In the log and by `/ready`.
 #[test]
-fn a_right_that_is_missing_is_named_once_in_the_log_and_by_ready() {
+fn missing_right_is_reported_once() {
     let api = Api::start(|request| match &*request.path {
         SLICES => Reply::failure(FORM, 403, "Forbidden"),
         _ => quiet(FORM, request),
@@ -70,8 +71,9 @@ fn a_right_that_is_missing_is_named_once_in_the_log_and_by_ready() {
     assert_eq!(lines, 1, "{}", server.log_text());
 }
 
+/// The right is reported, and the cluster's own names are answered.
 #[test]
-fn service_imports_that_the_role_leaves_out_are_named_and_the_clusters_own_names_are_answered() {
+fn service_imports_without_a_right() {
     const IMPORTS: &str = "/apis/multicluster.x-k8s.io/v1alpha1/serviceimports";
     let api = Api::start(|request| match &*request.path {
         IMPORTS => Reply::failure(FORM, 403, "Forbidden"),
@@ -96,8 +98,9 @@ fn service_imports_that_the_role_leaves_out_are_named_and_the_clusters_own_names
     assert_eq!(server.log_text().matches("Cannot follow").count(), 1, "{}", server.log_text());
 }
 
+/// With what is wrong with it.
 #[test]
-fn a_kubeconfig_that_cannot_be_used_is_named_with_what_is_wrong_with_it() {
+fn unusable_kubeconfig_is_reported() {
     for (content, cause) in [
         (None, "No such file or directory"),
         (Some("clusters: ["), "kubeconfig: "),
@@ -123,7 +126,7 @@ fn a_kubeconfig_that_cannot_be_used_is_named_with_what_is_wrong_with_it() {
 }
 
 #[test]
-fn an_api_that_another_authority_vouches_for_is_not_believed() {
+fn api_of_another_authority_is_rejected() {
     let (at, files) = (at(), tempdir());
     let (ours, theirs) = (Authority::new(), Authority::new());
     theirs.certify(files.path(), "api.example");
@@ -148,8 +151,9 @@ fn an_api_that_another_authority_vouches_for_is_not_believed() {
     drop(api);
 }
 
+/// With its remedy.
 #[test]
-fn each_new_cause_is_told_once_and_with_what_ends_it() {
+fn each_cause_is_reported_once() {
     let (asked, files, theirs) = (at(), tempdir(), Authority::new());
     let file = files.path().join("kubeconfig");
     let server = Server::start(&corefile(asked, &format!("kubeconfig {}", file.display())));
@@ -193,8 +197,9 @@ fn each_new_cause_is_told_once_and_with_what_ends_it() {
     assert_eq!(ready(asked).0, 200);
 }
 
+/// An API that gives another error each time.
 #[test]
-fn an_api_that_has_another_excuse_each_time_is_told_of_four_times() {
+fn changing_errors_are_reported_four_times() {
     let api = Api::start(|request| {
         Reply::failure(FORM, 500, &format!("\u{1b}[31m{} {}", request.path, request.earlier))
     });
@@ -208,8 +213,9 @@ fn an_api_that_has_another_excuse_each_time_is_told_of_four_times() {
     assert_unknown(at);
 }
 
+/// The first one is named with its error, and the other objects are served.
 #[test]
-fn the_first_object_that_makes_no_sense_is_named_with_what_is_wrong_and_others_are_served() {
+fn invalid_object_is_reported() {
     let api = Api::start(|request| {
         let namespace = json!({"metadata": {"name": "t1"}});
         match &*request.path {
@@ -248,8 +254,9 @@ fn the_first_object_that_makes_no_sense_is_named_with_what_is_wrong_and_others_a
     assert_eq!(server.log_text().matches("are invalid and left out").count(), 1, "{}", server.log_text());
 }
 
+/// The reload does not wait for it.
 #[test]
-fn a_plugin_that_is_dropped_leaves_an_api_that_hangs_and_nobody_waits() {
+fn dropped_plugin_leaves_a_hanging_api() {
     // One kind stalls before the reply's head, one in the middle of a list, one sends data without
     // end.
     let api = Api::start(|request| match &*request.path {
@@ -292,8 +299,9 @@ fn a_plugin_that_is_dropped_leaves_an_api_that_hangs_and_nobody_waits() {
     }
 }
 
+/// An error at the second block.
 #[test]
-fn one_file_for_the_snapshots_of_two_clusters_is_an_error_at_the_second_block() {
+fn one_snapshot_file_for_two_clusters() {
     let (api, directory) = (Api::start(|request| quiet(FORM, request)), tempdir());
     let file = directory.path().join("cluster");
     let text = |first: &str, second: &str| {

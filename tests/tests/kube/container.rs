@@ -20,9 +20,10 @@ use yaml_rust2::{Yaml, YamlEmitter};
 
 use super::deployed::{manifest, of_kind, parsed, path_of};
 
+/// What the Deployment runs serves with no more than the manifest gives it.
 #[test]
-fn what_the_deployment_runs_serves_with_no_more_than_the_manifest_gives_it() {
-    const TEST: &str = "what_the_deployment_runs_serves_with_no_more_than_the_manifest_gives_it";
+fn container_with_manifest_privileges() {
+    const TEST: &str = "container_with_manifest_privileges";
     isolated_for(Duration::from_secs(400), || {
         if !["setpriv", "nsenter"].into_iter().all(|program| tool(TEST, program)) {
             return;
@@ -82,10 +83,11 @@ fn what_the_deployment_runs_serves_with_no_more_than_the_manifest_gives_it() {
     });
 }
 
+/// The pod meets the restricted standard, and the API accepts it.
 #[test]
-fn the_pod_keeps_to_the_restricted_standard_and_is_taken_by_the_api() {
+fn restricted_pod_is_accepted() {
     isolated_for(Duration::from_secs(300), || {
-        let test = "the_pod_keeps_to_the_restricted_standard_and_is_taken_by_the_api";
+        let test = "restricted_pod_is_accepted";
         let Some(cluster) = Cluster::up(test) else { return };
         let labels = r#"{"pod-security.kubernetes.io/enforce": "restricted"}"#;
         cluster.create(NAMESPACES, &format!(r#"{{"metadata": {{"name": "strict", "labels": {labels}}}}}"#));

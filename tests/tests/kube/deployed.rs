@@ -127,9 +127,10 @@ fn leaves(values: &Yaml) -> BTreeMap<String, Yaml> {
     pairs.iter().flat_map(inner).collect()
 }
 
+/// The chart is sound, and the manifests are what it renders.
 #[test]
-fn the_chart_is_sound_and_the_manifests_are_what_it_renders() {
-    let Some(helm) = helm("the_chart_is_sound_and_the_manifests_are_what_it_renders") else { return };
+fn manifests_match_the_chart() {
+    let Some(helm) = helm("manifests_match_the_chart") else { return };
     run(&helm, &["lint", "--strict", CHART]);
     for (name, args) in MANIFESTS {
         let rendered = rendered(&helm, args);
@@ -138,8 +139,8 @@ fn the_chart_is_sound_and_the_manifests_are_what_it_renders() {
 }
 
 #[test]
-fn the_chart_renders_what_runs_on_nodes_alone() {
-    let Some(helm) = helm("the_chart_renders_what_runs_on_nodes_alone") else { return };
+fn chart_for_nodes_alone() {
+    let Some(helm) = helm("chart_for_nodes_alone") else { return };
     let documents = parsed(&rendered(
         &helm,
         &["--namespace=dns", "--set=clusterDns.enabled=false,nodeLocal.enabled=true"],
@@ -217,8 +218,9 @@ fn every_value_of_the_chart_counts() {
     assert_eq!(of_kind(&documents, "Deployment")["spec"]["replicas"].as_i64(), Some(3));
 }
 
+/// Their Corefile can be served.
 #[test]
-fn the_manifests_take_no_privilege_and_their_corefile_can_be_served() {
+fn manifests_need_no_privilege() {
     let documents = parsed(&manifest("localdns.yaml"));
     let corefile = of_kind(&documents, "ConfigMap")["data"]["Corefile"].as_str().expect("a text").to_owned();
     // kubeadm's Corefile with a snapshot and without its comment.
@@ -268,9 +270,10 @@ fn the_manifests_take_no_privilege_and_their_corefile_can_be_served() {
     assert_eq!(of_kind(&documents, "ServiceAccount")["metadata"]["name"], pod["serviceAccountName"]);
 }
 
+/// The real API accepts every manifest, and the chart with other values.
 #[test]
-fn the_real_api_takes_every_manifest_and_the_chart_with_other_values() {
-    const TEST: &str = "the_real_api_takes_every_manifest_and_the_chart_with_other_values";
+fn api_accepts_manifests_and_chart() {
+    const TEST: &str = "api_accepts_manifests_and_chart";
     isolated(|| {
         let Some(cluster) = Cluster::up(TEST) else { return };
         let otherwise =
@@ -295,8 +298,8 @@ fn the_real_api_takes_every_manifest_and_the_chart_with_other_values() {
 /// The requests of cluster-proportional-autoscaler with this target and this ConfigMap, and no
 /// others.
 #[test]
-fn the_autoscaler_may_scale_its_own_deployment_and_no_other() {
-    const TEST: &str = "the_autoscaler_may_scale_its_own_deployment_and_no_other";
+fn autoscaler_scales_its_deployment_only() {
+    const TEST: &str = "autoscaler_scales_its_deployment_only";
     isolated(|| {
         let Some(cluster) = Cluster::up(TEST) else { return };
         apply(&cluster, &documents("autoscaler.yaml"));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tests::kube::{NAMESPACES, SERVICES, SLICES, ScriptedCluster};
 use tests::{Server, ask, fresh_ip};
 
-use super::served::{corefile, namespace, service, until, upstream};
+use super::program::{corefile, namespace, service, until, upstream};
 
 /// The slice of a headless service: one endpoint has a host name, the other has not, but an
 /// annotation that kube-dns would take for one.
@@ -26,8 +26,9 @@ fn slice(version: u32, second: &str) -> Value {
     })
 }
 
+/// As documented.
 #[test]
-fn what_old_kube_dns_answered_is_answered_as_the_documents_say() {
+fn old_kube_dns_answers() {
     let ports = json!([{"name": "http", "protocol": "TCP", "port": 80}]);
     let web = json!({"clusterIP": "10.96.0.100", "clusterIPs": ["10.96.0.100"], "ports": ports});
     let headless = json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": ports});

@@ -16,8 +16,8 @@ use tests::{
 };
 
 use super::lab::{self, PATIENCE, delete, endpoints, labelled, namespace, service, services, slices, spec};
-use super::seen::{Seen, Store};
-use super::told::start;
+use super::scripted_faults::start;
+use super::store::{Seen, Store};
 
 /// Number of slices, three pages, before and after.
 const FIRST: usize = 255;
@@ -37,10 +37,11 @@ const UNCHANGED: [(&str, &str, &str); 5] = [
 /// noise.
 const GROWTH: u64 = 512;
 
+/// They include every change and keep nothing that is deleted.
 #[test]
-fn pages_after_a_compaction_tell_all_that_changed_and_keep_nothing_that_is_gone() {
+fn pages_after_a_compaction() {
     isolated_for(Duration::from_secs(300), || {
-        const TEST: &str = "pages_after_a_compaction_tell_all_that_changed_and_keep_nothing_that_is_gone";
+        const TEST: &str = "pages_after_a_compaction";
         // The API server caches no events, so a compaction of etcd loses them.
         let flags = "--watch-cache=false --feature-gates=WatchList=false";
         let Some(cluster) = Cluster::up_with(flags, TEST) else { return };

@@ -10,7 +10,7 @@ use kubernetes_api::{
 use tests::kube::Cluster;
 use tests::{isolated, now};
 
-use super::seen::{Seen, Store};
+use super::store::{Seen, Store};
 
 const FOLLOWED: [Kind; 4] = [Kind::Service, Kind::Slice, Kind::Namespace, Kind::Pod];
 
@@ -122,8 +122,9 @@ fn assert_filled(store: &Store) {
     assert_eq!(store.unreadable, 0);
 }
 
+/// What the real API sends is kept by every kind of request and after an outage.
 #[test]
-fn what_the_real_api_says_is_kept_by_every_way_in_and_after_it_was_gone() {
+fn real_api_by_every_request() {
     isolated(|| {
         let Some(cluster) = Cluster::up("what_the_real_api_says_is_kept_by_every_way_in") else { return };
         // One watch begins before the objects exist, others after.
@@ -164,10 +165,11 @@ fn what_the_real_api_says_is_kept_by_every_way_in_and_after_it_was_gone() {
     });
 }
 
+/// It filters objects and names the missing right.
 #[test]
-fn the_real_api_selects_and_names_the_right_that_is_missing() {
+fn real_api_selects_and_names_rights() {
     isolated(|| {
-        let Some(cluster) = Cluster::up("the_real_api_selects_and_names_the_right_that_is_missing") else {
+        let Some(cluster) = Cluster::up("real_api_selects_and_names_rights") else {
             return;
         };
         fill(&cluster);

@@ -49,11 +49,12 @@ fn upstream() -> Upstream {
     })
 }
 
+/// For each family.
 #[test]
-fn a_pods_resolver_needs_one_query_for_each_family() {
+fn pods_resolver_needs_one_query() {
     isolated(|| {
         let directory = tempdir();
-        let stubs = Stub::all("a_pods_resolver_needs_one_query_for_each_family", directory.path());
+        let stubs = Stub::all("pods_resolver_needs_one_query", directory.path());
         run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
         wire(POD, 6);
         let of_pod = Path::new("/etc/netns").join(POD);

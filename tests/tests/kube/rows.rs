@@ -17,10 +17,11 @@ use super::lab::{
 
 const ZONES: &str = "cluster.local in-addr.arpa ip6.arpa";
 
+/// Every row of the specification is answered from the real API's objects.
 #[test]
-fn every_row_of_the_specification_is_answered_from_what_the_real_api_has() {
+fn specification_rows_with_the_real_api() {
     isolated_for(Duration::from_secs(300), || {
-        const TEST: &str = "every_row_of_the_specification_is_answered_from_what_the_real_api_has";
+        const TEST: &str = "specification_rows_with_the_real_api";
         let Some(cluster) = Cluster::up(TEST) else { return };
         fill(&cluster);
         let upstream = upstream();

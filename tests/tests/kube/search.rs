@@ -76,7 +76,7 @@ fn at() -> SocketAddr {
 }
 
 #[test]
-fn what_an_alias_leads_to_is_completed_by_nobody() {
+fn alias_targets_are_not_completed() {
     let here = IpAddr::V4(fresh_ip());
     let cluster = cluster(vec![pod("t1", "here", "node-1", &[here], &json!({}))]);
     for (alias, target) in [
@@ -105,7 +105,7 @@ fn what_an_alias_leads_to_is_completed_by_nobody() {
 }
 
 #[test]
-fn the_pods_of_a_node_are_answered_in_one_query() {
+fn nodes_pods_need_one_query() {
     let ips: [IpAddr; 6] = std::array::from_fn(|_| IpAddr::V4(fresh_ip()));
     let [here, elsewhere, of_host, ended, pending, _] = ips;
     let none = json!({});
@@ -161,7 +161,7 @@ fn the_pods_of_a_node_are_answered_in_one_query() {
 /// A completed job's pod and the running pod that reuses its address: the API may ignore field
 /// selectors.
 #[test]
-fn a_completed_pod_makes_no_address_doubtful() {
+fn completed_pod_frees_its_address() {
     let (client, ended) = (IpAddr::V4(fresh_ip()), IpAddr::V4(fresh_ip()));
     let none = json!({});
     for phase in ["Succeeded", "Failed"] {
@@ -184,8 +184,9 @@ fn a_completed_pod_makes_no_address_doubtful() {
     }
 }
 
+/// It is the new pod's once the old one is deleted, and no pod's while changes are not received.
 #[test]
-fn an_address_is_its_new_pods_when_the_old_one_is_gone_and_nobodys_while_changes_are_not_heard() {
+fn address_reuse_by_a_new_pod() {
     let client = IpAddr::V4(fresh_ip());
     let none = json!({});
     let first = pod("t1", "first", "node-1", &[client], &none);
@@ -232,8 +233,9 @@ fn an_address_is_its_new_pods_when_the_old_one_is_gone_and_nobodys_while_changes
     until("the API is back", false, true);
 }
 
+/// A pod is known by its addresses of both.
 #[test]
-fn a_pod_is_known_by_its_addresses_of_both_families() {
+fn pod_with_both_families() {
     isolated(|| {
         let (client, other) = (IpAddr::from([127, 0, 7, 7]), "::1".parse().expect("an address"));
         let cluster = cluster(vec![pod("t1", "here", "node-1", &[client, other], &json!({}))]);
@@ -251,8 +253,9 @@ fn a_pod_is_known_by_its_addresses_of_both_families() {
     });
 }
 
+/// With verified pods or a node.
 #[test]
-fn without_verified_pods_or_a_node_no_pod_is_followed() {
+fn pods_followed_only_if_needed() {
     let client = IpAddr::V4(fresh_ip());
     let cluster = cluster(vec![pod("t1", "here", "node-1", &[client], &json!({}))]);
     let (at, upstream) = (at(), upstream());

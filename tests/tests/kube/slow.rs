@@ -10,16 +10,17 @@ use serde_json::json;
 use tests::kube::{Api, Form, NAMESPACES, Reply, SERVICES, SLICES};
 use tests::{Ask, Message, Server, Stream, ask, eventually, fresh_ip, port};
 
-use super::served::{corefile, objects, service, until, upstream};
-use super::told::listed;
+use super::program::{corefile, objects, service, until, upstream};
+use super::scripted_faults::listed;
 
 const FORM: Form = Form::Protobuf;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between two pieces, each half an event.
 const PAUSE: Duration = Duration::from_millis(300);
 
+/// The server waits for the API.
 #[test]
-fn a_slow_api_is_waited_for_and_holds_up_no_answer() {
+fn slow_api_delays_no_answer() {
     let (sender, receiver) = channel::<Vec<u8>>();
     let receiver = Mutex::new(Some(receiver));
     let api = Api::start(move |request| {

@@ -11,8 +11,8 @@ use serde_json::json;
 use tests::kube::{Api, Form, Reply};
 use tests::{now, publish, steadily, tempdir};
 
-use super::seen::Seen;
-use super::told::{SERVICES, added, begun, listed, services, start, until_names};
+use super::scripted_faults::{SERVICES, added, begun, listed, services, start, until_names};
+use super::store::Seen;
 
 const FORM: Form = Form::Protobuf;
 
@@ -29,8 +29,9 @@ fn kubeconfig(directory: &Path, api: &Api) -> PathBuf {
     file
 }
 
+/// At once.
 #[test]
-fn a_token_that_is_not_accepted_any_more_is_tried_as_soon_as_it_is_another() {
+fn rejected_token_is_retried_on_change() {
     steadily(|| {
         let directory = tempdir();
         let token = directory.path().join("token");
@@ -66,8 +67,9 @@ fn a_token_that_is_not_accepted_any_more_is_tried_as_soon_as_it_is_another() {
     });
 }
 
+/// It is used before the old one is refused.
 #[test]
-fn a_token_that_is_renewed_in_the_midst_of_a_watch_is_told_before_the_old_one_is_refused() {
+fn renewed_token_during_a_watch() {
     static LATER_S: AtomicU64 = AtomicU64::new(0);
     let (directory, form) = (tempdir(), FORM);
     publish(&directory.path().join("token"), "one");

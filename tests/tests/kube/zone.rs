@@ -8,7 +8,7 @@ use tests::{Ask, Connection, Message, Record, Server, Upstream, ask, eventually,
 
 use tests::kube::{SERVICES, ScriptedCluster};
 
-use super::served::{objects, upstream};
+use super::program::{objects, upstream};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const SOA: u16 = 6;
@@ -52,8 +52,9 @@ pub(super) fn records(at: SocketAddr, query: &[u8]) -> Result<Vec<Record>, u16> 
     }
 }
 
+/// The zone is sent to those that `transfer` names.
 #[test]
-fn a_clusters_zone_is_sent_to_those_that_transfer_names() {
+fn zone_transfer_of_a_cluster() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let (at, server) =
         start(&cluster, &upstream, "transfer cluster.local {\nto *\n}\ntransfer {\nto 192.0.2.1\n}");
@@ -102,7 +103,7 @@ fn a_clusters_zone_is_sent_to_those_that_transfer_names() {
 }
 
 #[test]
-fn services_are_known_by_where_they_are_reached_from_outside() {
+fn services_by_external_addresses() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let (at, _server) =
         start(&cluster, &upstream, "transfer {\nto *\n}\nk8s_external example.org {\nheadless\n}");

@@ -17,7 +17,7 @@ fn answers(at: SocketAddr) {
 }
 
 #[test]
-fn an_address_that_somebody_takes_away_is_put_back() {
+fn removed_address_is_restored() {
     isolated(|| {
         let corefile =
             ".:53 {\nbind 169.254.10.10 169.254.10.11 fe80::a:a\nhosts {\n192.0.2.1 x.example\n}\n}\n";
@@ -65,7 +65,7 @@ fn an_address_that_somebody_takes_away_is_put_back() {
 }
 
 #[test]
-fn a_reload_adds_what_a_start_would_add() {
+fn reload_adds_what_a_start_adds() {
     isolated(|| {
         tests::add_address("169.254.10.10/32");
         let server = Server::start(".:53 {\nbind 169.254.10.10\nhosts {\n192.0.2.1 x.example\n}\n}\n");
@@ -79,8 +79,9 @@ fn a_reload_adds_what_a_start_would_add() {
     });
 }
 
+/// A changed Corefile is seen while an address cannot be restored.
 #[test]
-fn a_changed_corefile_is_seen_while_an_address_cannot_be_put_back() {
+fn change_seen_without_an_address() {
     isolated(|| {
         let corefile = |last: u8| {
             format!(

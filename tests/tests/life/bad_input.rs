@@ -13,8 +13,9 @@ use tests::{
 
 use super::{assert_one_line, localdns, text};
 
+/// With cause and remedy.
 #[test]
-fn a_command_line_that_cannot_be_used_is_one_line_with_cause_and_mend() {
+fn bad_command_line_is_one_line() {
     let directory = tempdir();
     let folder = directory.path().to_string_lossy();
     let rows: [(&[&str], &str, &str); 11] = [
@@ -42,8 +43,9 @@ fn a_command_line_that_cannot_be_used_is_one_line_with_cause_and_mend() {
     }
 }
 
+/// With cause and remedy.
 #[test]
-fn a_server_block_that_cannot_be_served_is_told_with_cause_and_mend() {
+fn unservable_block_is_reported() {
     let rows = [
         ("forwrad . 192.0.2.1", "unknown directive \"forwrad\"", "did you mean `forward`?"),
         ("nothinglikeit", "unknown directive \"nothinglikeit\"", "`localdns -plugins` lists"),
@@ -105,8 +107,9 @@ fn a_server_block_that_cannot_be_served_is_told_with_cause_and_mend() {
     }
 }
 
+/// With the process that has it.
 #[test]
-fn an_admin_address_in_use_is_told_with_who_has_it() {
+fn occupied_admin_address_is_reported() {
     let ip = fresh_ip();
     let holder = TcpListener::bind((ip, 8080)).unwrap();
     let corefile = format!(".:5399 {{\nbind {ip}\nwhoami\nhealth {ip}:8080\n}}");
@@ -122,8 +125,8 @@ fn an_admin_address_in_use_is_told_with_who_has_it() {
 }
 
 #[test]
-fn a_corefile_that_nobody_may_read_is_one_clear_error() {
-    let test = "a_corefile_that_nobody_may_read_is_one_clear_error";
+fn unreadable_corefile_is_one_error() {
+    let test = "unreadable_corefile_is_one_error";
     let directory = tempdir();
     let path = directory.path().join("Corefile");
     fs::write(&path, format!(".:5399 {{\nbind {}\nwhoami\n}}", fresh_ip())).unwrap();
@@ -136,8 +139,9 @@ fn a_corefile_that_nobody_may_read_is_one_clear_error() {
     assert_one_line(&output, &[&path.to_string_lossy(), "permission denied", mend]);
 }
 
+/// With place, cause and remedy.
 #[test]
-fn bad_corefiles_are_refused_with_place_cause_and_mend() {
+fn bad_corefiles_are_refused() {
     // The Corefile, the number of the faulty line, and words that the error must contain.
     let rows: [(&str, u32, &[&str]); 22] = [
         (". {\nforwrad . 192.0.2.1\n}", 2, &["forwrad", "forward"]),
@@ -175,16 +179,18 @@ fn bad_corefiles_are_refused_with_place_cause_and_mend() {
     }
 }
 
+/// On one address, with a message.
 #[test]
-fn equal_zones_on_one_address_are_refused_and_told() {
+fn duplicate_zones_are_refused() {
     let ip = fresh_ip();
     let block = format!(".:5399 {{\nbind {ip}\nwhoami\n}}\n");
     let output = Server::expect_failure(&format!("{block}{block}"), Options::default());
     assert_contains!(text(&output.stderr), "already");
 }
 
+/// It is reported.
 #[test]
-fn a_port_in_use_is_told_and_nothing_stays_bound() {
+fn occupied_port_leaves_nothing_bound() {
     let port = port();
     let mut ips = [fresh_ip(), fresh_ip()];
     ips.sort();
@@ -206,9 +212,10 @@ fn a_port_in_use_is_told_and_nothing_stays_bound() {
     assert_eq!(ask((ip, port).into(), "a.example", "A").status(), "NOERROR", "the first is not disturbed");
 }
 
+/// With its remedy.
 #[test]
-fn no_privilege_is_told_with_its_mend() {
-    let test = "no_privilege_is_told_with_its_mend";
+fn missing_privilege_is_reported() {
+    let test = "missing_privilege_is_reported";
     let limit = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
     if limit.trim().parse::<u16>().is_ok_and(|first| first <= 53) {
         return skip(test, "everybody may bind port 53 here");
@@ -225,7 +232,7 @@ fn no_privilege_is_told_with_its_mend() {
 }
 
 #[test]
-fn an_unwritable_pidfile_is_told() {
+fn unwritable_pidfile_is_reported() {
     let ip = fresh_ip();
     let directory = tempdir();
     let path = directory.path().join("Corefile");
@@ -239,7 +246,7 @@ fn an_unwritable_pidfile_is_told() {
 }
 
 #[test]
-fn a_pidfile_is_written_through_no_symbolic_link() {
+fn pidfile_follows_no_symbolic_link() {
     let (ip, directory) = (fresh_ip(), tempdir());
     let at = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
     fs::write(at("Corefile"), format!(".:5399 {{\nbind {ip}\nwhoami\n}}")).unwrap();

@@ -14,7 +14,7 @@ use tests::{
 use super::{Killed, localdns, text};
 
 #[test]
-fn flags_are_read_as_go_reads_them() {
+fn flags_are_parsed_as_in_go() {
     let name = env!("CARGO_PKG_VERSION");
     for flag in ["-version", "--version", "-version=true"] {
         let output = localdns(&[flag]);
@@ -39,8 +39,9 @@ fn flags_are_read_as_go_reads_them() {
     }
 }
 
+/// The reader of the output has gone.
 #[test]
-fn who_reads_no_more_of_what_is_printed_is_no_failure() {
+fn closed_output_is_no_failure() {
     let directory = tempdir();
     let file = |name: &str, text: &str| {
         fs::write(directory.path().join(name), text).expect("the directory is ours");
@@ -64,8 +65,9 @@ fn who_reads_no_more_of_what_is_printed_is_no_failure() {
     }
 }
 
+/// Those without a port.
 #[test]
-fn a_port_flag_fills_keys_without_a_port() {
+fn port_flag_fills_keys() {
     for flag in ["-p", "-dns.port", "--dns.port"] {
         let ip = fresh_ip();
         let server = Server::start_with(
@@ -78,7 +80,7 @@ fn a_port_flag_fills_keys_without_a_port() {
 }
 
 #[test]
-fn start_up_is_told_and_quiet_is_quiet() {
+fn start_is_logged_unless_quiet() {
     let (ip, port) = (fresh_ip(), port());
     let corefile = format!("example:{port} other:{port} {{\nbind {ip}\nwhoami\n}}");
     let server = Server::start(&corefile);
@@ -93,8 +95,9 @@ fn start_up_is_told_and_quiet_is_quiet() {
     assert!(!server.log_text().contains(&format!("example.:{port}")), "{}", server.log_text());
 }
 
+/// Without a Corefile.
 #[test]
-fn without_a_corefile_it_serves_whoami_and_log() {
+fn default_is_whoami_and_log() {
     isolated(|| {
         let directory = tempdir();
         let log = directory.path().join("log");
@@ -113,7 +116,7 @@ fn without_a_corefile_it_serves_whoami_and_log() {
 }
 
 #[test]
-fn a_corefile_comes_from_stdin_too() {
+fn corefile_from_stdin() {
     let (ip, port) = (fresh_ip(), port());
     let mut command = Command::new(binary());
     command.args(["-conf", "stdin"]).stdin(Stdio::piped()).stdout(Stdio::null());
@@ -125,8 +128,9 @@ fn a_corefile_comes_from_stdin_too() {
     });
 }
 
+/// It is read whole or refused.
 #[test]
-fn a_corefile_from_a_pipe_is_read_whole_or_refused() {
+fn corefile_from_a_pipe() {
     const MOST: usize = 16 << 20;
     let corefile = |octets: usize| {
         let start = ".:5353 {\nwhoami\n}\n";
@@ -156,8 +160,9 @@ fn a_corefile_from_a_pipe_is_read_whole_or_refused() {
     }
 }
 
+/// It accepts each or names what is missing.
 #[test]
-fn check_accepts_the_corefiles_of_the_world_or_names_what_is_missing() {
+fn check_on_real_corefiles() {
     let node_local = fixtures::node_local(["169.254.20.10", "10.0.0.10"], "10.0.0.11", "/etc/resolv.conf");
     let directory = tempdir();
     let path = directory.path().join("Corefile");
@@ -181,8 +186,9 @@ fn check_accepts_the_corefiles_of_the_world_or_names_what_is_missing() {
     assert_contains!(text(&output.stderr), "Corefile:2");
 }
 
+/// Counts are words, and each warning is printed once.
 #[test]
-fn check_counts_in_words_and_tells_each_warning_once() {
+fn check_counts_and_lists_warnings() {
     let directory = tempdir();
     let path = directory.path().join("Corefile");
     let hosts = directory.path().join("hosts");
@@ -199,8 +205,9 @@ fn check_counts_in_words_and_tells_each_warning_once() {
     }
 }
 
+/// It prints what is checked.
 #[test]
-fn check_without_a_corefile_says_what_is_checked() {
+fn check_without_a_corefile() {
     let output = localdns(&["check"]);
     assert_eq!(
         text(&output.stdout),
@@ -209,7 +216,7 @@ fn check_without_a_corefile_says_what_is_checked() {
 }
 
 #[test]
-fn check_tells_of_weights_that_cannot_be_used() {
+fn check_warns_of_unusable_weights() {
     let directory = tempdir();
     let [path, weights] = ["Corefile", "weights"].map(|name| directory.path().join(name));
     let line = format!("loadbalance weighted {}", weights.display());
@@ -302,15 +309,16 @@ fn explain_and_check_send_no_packet() {
 }
 
 #[test]
-fn a_link_local_address_that_is_missing_is_added() {
+fn missing_link_local_address_is_added() {
     isolated(|| {
         let _server = Server::start(".:53 {\nbind 169.254.10.10\nwhoami\n}");
         assert_eq!(ask("169.254.10.10:53".parse().unwrap(), "a.example", "A").status(), "NOERROR");
     });
 }
 
+/// It is served if written with its link, without it, and by its link.
 #[test]
-fn a_link_local_address_of_ipv6_is_served_with_its_link_without_it_and_by_its_link() {
+fn ipv6_link_local_in_each_form() {
     isolated(|| {
         run("ip", &["link", "add", "uplink", "type", "bridge"]);
         // Without the kernel's own link-local addresses, which are not usable at once.
@@ -338,8 +346,9 @@ fn a_link_local_address_of_ipv6_is_served_with_its_link_without_it_and_by_its_li
     });
 }
 
+/// It stays.
 #[test]
-fn a_link_local_address_of_ipv6_that_is_missing_is_added_and_stays() {
+fn missing_ipv6_link_local_is_added() {
     isolated(|| {
         let corefile = ".:53 {\nbind fe80::a:a\nwhoami\n}";
         for _ in ["added", "adopted"] {

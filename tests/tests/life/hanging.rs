@@ -37,7 +37,7 @@ fn sees(zone: &str, last: u8, patience: Duration) {
 }
 
 #[test]
-fn files_that_hang_keep_nobody_from_another_one() {
+fn hanging_files_delay_no_other() {
     isolated(|| {
         let home = tempdir();
         let (remote, local) = (home.path().join("remote"), home.path().join("local"));
@@ -53,7 +53,7 @@ fn files_that_hang_keep_nobody_from_another_one() {
         }
         let server = Server::start(&corefile);
         ["local", "a", "b", "c", "d"].iter().for_each(|zone| sees(zone, 1, SOON));
-        let Some(hang) = hang("files_that_hang_keep_nobody_from_another_one", &remote) else { return };
+        let Some(hang) = hang("hanging_files_delay_no_other", &remote) else { return };
         // The server reads them within a second and gives up after five.
         for n in 2..100 {
             publish(&local, hosts("local", n));
@@ -74,12 +74,12 @@ fn files_that_hang_keep_nobody_from_another_one() {
     });
 }
 
+/// They are given up together.
 #[test]
-fn hosts_files_that_hang_at_the_start_are_given_up_together() {
+fn hanging_hosts_files_at_a_start() {
     isolated(|| {
         let home = tempdir();
-        let Some(_hang) = hang("hosts_files_that_hang_at_the_start_are_given_up_together", home.path())
-        else {
+        let Some(_hang) = hang("hanging_hosts_files_at_a_start", home.path()) else {
             return;
         };
         let blocks = ["a", "b", "c", "d"].map(|zone| block(zone, &home.path().join(zone), "1s"));
@@ -89,13 +89,14 @@ fn hosts_files_that_hang_at_the_start_are_given_up_together() {
     });
 }
 
+/// A Corefile that names a file that hangs can be replaced.
 #[test]
-fn a_corefile_that_names_a_file_that_hangs_can_be_mended() {
+fn hanging_import_can_be_corrected() {
     isolated(|| {
         let home = tempdir();
         let corefile = |more: &str| format!(".:53 {{\nbind 127.0.0.1\n{more}\nwhoami\n}}\n");
         let server = Server::start(&corefile(""));
-        let Some(_hang) = hang("a_corefile_that_names_a_file_that_hangs_can_be_mended", home.path()) else {
+        let Some(_hang) = hang("hanging_import_can_be_corrected", home.path()) else {
             return;
         };
         let import = format!("import {}/more", home.path().display());
@@ -111,13 +112,13 @@ fn a_corefile_that_names_a_file_that_hangs_can_be_mended() {
 }
 
 #[test]
-fn a_pidfile_that_hangs_holds_up_no_end() {
+fn hanging_pidfile_delays_no_stop() {
     isolated(|| {
         let home = tempdir();
         let corefile = tempdir();
         let corefile = corefile.path().join("Corefile");
         fs::write(&corefile, ".:53 {\nbind 127.0.0.1\nwhoami\n}\n").unwrap();
-        let Some(_hang) = hang("a_pidfile_that_hangs_holds_up_no_end", home.path()) else { return };
+        let Some(_hang) = hang("hanging_pidfile_delays_no_stop", home.path()) else { return };
         let mut command = Command::new(tests::binary());
         command.arg("-conf").arg(corefile).arg("-pidfile").arg(home.path().join("pid"));
         let mut child = super::Killed(command.stdout(Stdio::null()).spawn().unwrap());

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tests::{run, tempdir};
 
 #[test]
-fn both_recipes_say_the_same_of_the_image() {
+fn both_image_recipes_agree() {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
     let containerfile = fs::read_to_string(deploy.join("Containerfile")).expect("it is there");
     let (config, mut files) = built(&deploy);

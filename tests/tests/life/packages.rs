@@ -47,9 +47,10 @@ const HELD: &[&str] = &[
     "/usr/share/man/man8/localdns-status.8.gz",
 ];
 
+/// The program, its units, its pages, and a Corefile that is kept.
 #[test]
-fn both_packages_hold_the_program_its_units_its_pages_and_a_corefile_that_is_kept() {
-    let test = "both_packages_hold_the_program_its_units_its_pages_and_a_corefile_that_is_kept";
+fn package_contents() {
+    let test = "package_contents";
     let Some(packages) = packages(test) else { return };
     if !tool(test, "rpm") {
         return;
@@ -88,8 +89,9 @@ fn both_packages_hold_the_program_its_units_its_pages_and_a_corefile_that_is_kep
     }
 }
 
+/// Every one that can be enabled.
 #[test]
-fn a_removal_disables_every_unit_that_can_be_enabled() {
+fn removal_disables_every_unit() {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
     let files = fs::read_dir(&deploy).expect("it is there").flatten().map(|file| file.path());
     let is_enabled = |file: &PathBuf| {
@@ -107,10 +109,11 @@ fn a_removal_disables_every_unit_that_can_be_enabled() {
     }
 }
 
+/// It is installed, upgraded, removed and purged.
 #[test]
-fn the_deb_is_installed_upgraded_removed_and_purged() {
+fn deb_life_cycle() {
     isolated(|| {
-        let test = "the_deb_is_installed_upgraded_removed_and_purged";
+        let test = "deb_life_cycle";
         let Some(packages) = packages(test) else { return };
         let Some(systemd) = boot(test) else { return };
         let dpkg = |args: &[&str]| drop(inside(&systemd, "dpkg", args));
@@ -196,10 +199,11 @@ fn answers() {
     assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"]);
 }
 
+/// The program serves.
 #[test]
-fn the_image_has_one_layer_with_one_program_that_serves() {
+fn image_has_one_layer_and_program() {
     isolated(|| {
-        let test = "the_image_has_one_layer_with_one_program_that_serves";
+        let test = "image_has_one_layer_and_program";
         let Some(packages) = packages(test) else { return };
         let place = tempdir();
         let (image, root) = (place.path().join("image"), place.path().join("root"));
@@ -244,9 +248,9 @@ fn the_image_has_one_layer_with_one_program_that_serves() {
 
 /// `LOCALDNS_ARM64` names the binary; it runs under qemu on other processors.
 #[test]
-fn the_arm64_binary_answers_over_udp_and_tcp() {
+fn arm64_binary_answers() {
     isolated(|| {
-        let test = "the_arm64_binary_answers_over_udp_and_tcp";
+        let test = "arm64_binary_answers";
         let Some(binary) = std::env::var_os("LOCALDNS_ARM64") else {
             return skip(test, "LOCALDNS_ARM64 does not say where `deploy/build-static aarch64` put it");
         };

@@ -13,10 +13,11 @@ use super::packages::{
 };
 use super::text;
 
+/// It is installed, upgraded and erased.
 #[test]
-fn the_rpm_is_installed_upgraded_and_erased() {
+fn rpm_life_cycle() {
     isolated(|| {
-        let test = "the_rpm_is_installed_upgraded_and_erased";
+        let test = "rpm_life_cycle";
         let Some(packages) = packages(test) else { return };
         if !tool(test, "rpm") || !tool(test, "cargo-generate-rpm") {
             return;

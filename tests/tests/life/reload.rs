@@ -37,7 +37,7 @@ fn signals_end_it_or_reload_it() {
 /// The log lines of CoreDNS and localdns about starts, reloads and stops are the same, in this
 /// order, except for the version.
 #[test]
-fn a_life_is_told_as_coredns_tells_it() {
+fn log_of_a_run_matches_coredns() {
     let ip = fresh_ip();
     let corefile = |more: &str| {
         format!(".:{0} b.example:{0} A.example:{0} {{\nbind {ip}\nreload 2s 1s\nwhoami\n{more}\n}}", port())
@@ -79,7 +79,7 @@ fn a_life_is_told_as_coredns_tells_it() {
 }
 
 #[test]
-fn a_corefile_that_cannot_be_served_is_tried_once() {
+fn unservable_corefile_is_tried_once() {
     let (ip, consolidate) = (fresh_ip(), "errors {\nconsolidate 5s \".*\"\n}");
     let corefile = |more: &str| format!(".:{} {{\nbind {ip}\nreload 2s 1s\n{consolidate}\n{more}}}", port());
     let server = Server::start(&corefile(""));
@@ -91,8 +91,9 @@ fn a_corefile_that_cannot_be_served_is_tried_once() {
     assert_eq!(server.log_lines().iter().filter(|line| line.contains("Restart failed")).count(), 1);
 }
 
+/// Until one succeeds.
 #[test]
-fn status_tells_why_the_last_reload_failed_until_one_succeeds() {
+fn status_explains_a_failed_reload() {
     let ip = fresh_ip();
     let admin = SocketAddr::from((ip, 9153));
     let corefile = |more: &str| format!(".:{} {{\nbind {ip}\nprometheus {admin}\nwhoami\n{more}}}", port());
@@ -130,8 +131,9 @@ fn status_tells_why_the_last_reload_failed_until_one_succeeds() {
     assert_eq!(printed(), "no names are refreshed\n");
 }
 
+/// On both streams.
 #[test]
-fn every_line_of_a_json_log_is_an_object_on_both_streams() {
+fn json_log_lines_are_objects() {
     let is_told = |line: &str, level: &str| {
         let object: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
         assert!(object["time"].is_string() && object["level"].is_string(), "{line}");
@@ -161,7 +163,7 @@ fn every_line_of_a_json_log_is_an_object_on_both_streams() {
 }
 
 #[test]
-fn a_signal_is_heard_as_early_as_the_first_answer() {
+fn signals_count_from_the_first_answer() {
     for name in ["TERM", "INT", "QUIT"].repeat(10) {
         let (home, at) = (tempdir(), SocketAddr::from((fresh_ip(), port())));
         let corefile = home.path().join("Corefile");
@@ -178,7 +180,7 @@ fn a_signal_is_heard_as_early_as_the_first_answer() {
 }
 
 #[test]
-fn a_second_interrupt_ends_it_at_once() {
+fn second_interrupt_ends_at_once() {
     let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
     for first in ["INT", "TERM"] {
         let (ip, port) = (fresh_ip(), port());
@@ -204,7 +206,7 @@ fn a_second_interrupt_ends_it_at_once() {
 }
 
 #[test]
-fn a_changed_corefile_is_reloaded_by_itself_and_again_after_a_signal() {
+fn reload_on_change_and_signal() {
     let mut dns = Reloaded::start("reload 2s 0");
     for (last, signal) in [(2, None), (3, Some("USR1")), (4, None), (5, Some("HUP")), (6, None)] {
         dns.server.write_corefile(&dns.corefile(last, "reload 2s 0"));
@@ -217,7 +219,7 @@ fn a_changed_corefile_is_reloaded_by_itself_and_again_after_a_signal() {
 }
 
 #[test]
-fn a_bad_corefile_leaves_the_old_configuration_serving() {
+fn bad_corefile_keeps_the_old_one() {
     let ip = fresh_ip();
     let mut dns = Reloaded::start(&format!("reload\nprometheus {ip}:9153\nhealth {ip}:8080"));
     let bad = [
@@ -265,7 +267,7 @@ fn a_reload_keeps_cache_and_counters() {
 }
 
 #[test]
-fn a_reload_keeps_what_is_known_of_upstreams() {
+fn reload_keeps_upstream_state() {
     steadily(|| {
         let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
         let good = Upstream::start(fresh_ip(), |asked| {
@@ -332,8 +334,9 @@ fn a_reload_opens_and_closes_listeners() {
     eventually("the descriptors as before", Duration::from_secs(5), || (server.fds() <= fds).then_some(()));
 }
 
+/// For ten seconds: log lines are lost, no query.
 #[test]
-fn a_reader_of_the_log_that_stalls_for_ten_seconds_costs_lines_and_no_query() {
+fn stalled_log_reader_costs_no_query() {
     steadily(|| {
         let (ip, port) = (fresh_ip(), port());
         let corefile = format!(
@@ -365,8 +368,9 @@ fn a_reader_of_the_log_that_stalls_for_ten_seconds_costs_lines_and_no_query() {
     });
 }
 
+/// It is answered.
 #[test]
-fn a_client_in_flight_is_answered_when_it_ends() {
+fn query_in_flight_at_a_stop() {
     let upstream = Upstream::start(fresh_ip(), |asked| {
         Action::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)).after(Duration::from_millis(300))
     });

@@ -53,7 +53,7 @@ fn tells(text: &str) -> bool {
 }
 
 #[test]
-fn a_failed_reload_tells_no_variable() {
+fn failed_reload_prints_no_variable() {
     let ip = fresh_ip();
     let good = format!(".:{} {{\nbind {ip}\nprometheus {ip}:9153\nwhoami\n}}\n", port());
     let directory = tempdir();
@@ -88,7 +88,7 @@ fn a_failed_reload_tells_no_variable() {
 }
 
 #[test]
-fn an_error_shows_a_variable_as_it_is_written() {
+fn errors_show_variables_unexpanded() {
     let directory = tempdir();
     let file = directory.path().join("Corefile");
     for lines in LINES {
@@ -117,7 +117,7 @@ fn an_error_shows_a_variable_as_it_is_written() {
 
 /// Wherever the import is, and wherever the file is.
 #[test]
-fn a_file_that_is_no_corefile_is_not_shown() {
+fn non_corefile_is_not_shown() {
     let (directory, outside) = (tempdir(), tempdir());
     let corefile = directory.path().join("Corefile");
     let texts = [

@@ -37,8 +37,9 @@ fn serving(at: SocketAddr, body: &str) -> String {
     )
 }
 
+/// A reload that waits for silent servers delays no stop.
 #[test]
-fn a_reload_that_waits_for_silent_servers_holds_up_no_end() {
+fn stop_during_a_waiting_reload() {
     let silent = silent_servers();
     for (signals, code) in [(&["TERM"][..], 0), (&["INT"], 0), (&["QUIT"], 0), (&["USR1", "HUP", "TERM"], 0)]
     {
@@ -60,8 +61,9 @@ fn a_reload_that_waits_for_silent_servers_holds_up_no_end() {
     }
 }
 
+/// A start that waits for silent servers delays no stop.
 #[test]
-fn a_start_that_waits_for_silent_servers_holds_up_no_end() {
+fn stop_during_a_waiting_start() {
     let silent = silent_servers();
     for name in ["TERM", "INT", "QUIT"] {
         steadily(|| {
@@ -82,8 +84,9 @@ fn a_start_that_waits_for_silent_servers_holds_up_no_end() {
     }
 }
 
+/// A stop takes at most 5 s, even if nothing reads the log.
 #[test]
-fn a_stop_ends_within_5_s_while_nobody_reads_the_log_and_an_upstream_is_silent() {
+fn stop_with_a_silent_upstream() {
     let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
     steadily(|| {
         silent.forget();
@@ -108,8 +111,9 @@ fn a_stop_ends_within_5_s_while_nobody_reads_the_log_and_an_upstream_is_silent()
     });
 }
 
+/// It ends the process at once.
 #[test]
-fn a_second_interrupt_ends_it_at_once_while_a_reload_waits() {
+fn second_interrupt_during_a_reload() {
     let silent = silent_servers();
     steadily(|| {
         silent.iter().for_each(Upstream::forget);
@@ -133,7 +137,7 @@ fn a_second_interrupt_ends_it_at_once_while_a_reload_waits() {
 
 /// SSL_CERT_FILE may name any file as the system's roots, even on a disk that hangs.
 #[test]
-fn authorities_of_the_system_that_cannot_be_read_in_time_hold_up_nothing() {
+fn unreadable_system_authorities() {
     let home = tempdir();
     let pipe = home.path().join("authorities");
     run("mkfifo", &[&pipe.to_string_lossy()]);
@@ -153,8 +157,9 @@ fn authorities_of_the_system_that_cannot_be_read_in_time_hold_up_nothing() {
     assert_eq!(server.wait(Duration::from_secs(2)).code(), Some(0));
 }
 
+/// It is reported and delays nothing.
 #[test]
-fn a_pipe_in_the_place_of_a_file_is_told_and_holds_up_nothing() {
+fn pipe_in_place_of_a_file() {
     let home = tempdir();
     let at = SocketAddr::from((fresh_ip(), port()));
     let [hosts, list, cert] = ["hosts", "upstreams", "ca.pem"].map(|name| home.path().join(name));
@@ -215,7 +220,7 @@ fn a_pipe_in_the_place_of_a_file_is_told_and_holds_up_nothing() {
 }
 
 #[test]
-fn a_corefile_out_of_a_pipe_is_read_once() {
+fn corefile_pipe_is_read_once() {
     let at = SocketAddr::from((fresh_ip(), port()));
     let home = tempdir();
     let pipe = home.path().join("pipe");
@@ -234,8 +239,9 @@ fn a_corefile_out_of_a_pipe_is_read_once() {
     });
 }
 
+/// A start serves whoami; a reload is refused.
 #[test]
-fn a_corefile_without_a_block_is_whoami_at_a_start_and_refused_at_a_reload() {
+fn corefile_without_blocks() {
     tests::isolated(|| {
         let at: SocketAddr = "127.0.0.1:1053".parse().unwrap();
         for text in ["", "# nothing\n", "(snippet) {\nwhoami\n}\n"] {

@@ -24,8 +24,9 @@ fn comes_to(at: SocketAddr, wanted: usize, when: &str) {
     });
 }
 
+/// Over reloads; no query is lost.
 #[test]
-fn the_number_of_sockets_follows_multisocket_over_reloads_and_no_query_is_lost() {
+fn sockets_follow_multisocket() {
     // Misses take longer than a reload: their clients' sockets are closed meanwhile.
     let upstream = Upstream::start(fresh_ip(), |asked| {
         Action::answer(&format!("{} 300 IN A 192.0.2.2", asked.name)).after(Duration::from_millis(30))
@@ -95,8 +96,9 @@ fn waiting_ports(table: &str, state: &str) -> Vec<u16> {
     rows.map(|row| port(row).expect("an address and a port")).collect()
 }
 
+/// For all addresses.
 #[test]
-fn port_0_is_one_port_for_all() {
+fn port_0_is_one_port() {
     isolated(|| {
         let sockets = |n: usize, bind: &str| {
             format!(".:0 {{\n{bind}\nmultisocket {n}\nwhoami\n}}\nexample.org:0 {{\n{bind}\nwhoami\n}}\n")

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use tests::{Action, Ask, Connection, Message, Server, Upstream, fresh_ip, port, tempdir};
 
+/// No query is lost.
 #[test]
-fn two_hundred_ends_in_the_midst_of_a_reload_lose_no_query() {
+fn two_hundred_stops_during_reloads() {
     tests::steadily(two_hundred_ends);
 }
 

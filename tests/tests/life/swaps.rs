@@ -9,14 +9,16 @@ use tests::{
     publish, skip, tempdir,
 };
 
+/// No query is lost.
 #[test]
-fn no_query_is_lost_over_reloads_and_hosts_swaps() {
+fn reloads_and_hosts_swaps() {
     reloads_and_swaps(25, 100, 3_000.0);
 }
 
+/// No query is lost.
 #[test]
 #[ignore = "takes minutes: a thousand reloads and ten thousand hosts swaps"]
-fn no_query_is_lost_over_a_thousand_reloads_and_ten_thousand_swaps() {
+fn thousand_reloads_ten_thousand_swaps() {
     reloads_and_swaps(1_000, 10_000, f64::INFINITY);
 }
 

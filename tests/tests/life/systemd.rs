@@ -12,12 +12,11 @@ use tests::{
     tool,
 };
 
+/// It serves, reloads, restarts after a kill and a SIGSTOP, and ends.
 #[test]
-fn the_unit_serves_reloads_comes_back_after_a_kill_and_a_stop_and_ends() {
+fn unit_through_its_life() {
     isolated(|| {
-        let Some(systemd) =
-            Systemd::boot("the_unit_serves_reloads_comes_back_after_a_kill_and_a_stop_and_ends")
-        else {
+        let Some(systemd) = Systemd::boot("unit_through_its_life") else {
             return;
         };
         let at: SocketAddr = "169.254.10.10:53".parse().unwrap();
@@ -65,10 +64,11 @@ fn the_unit_serves_reloads_comes_back_after_a_kill_and_a_stop_and_ends() {
     });
 }
 
+/// A stop is no restart and lasts until the last query in flight is answered.
 #[test]
-fn a_stop_is_no_restart_and_answers_until_the_last_query_in_flight_has_ended() {
+fn stop_answers_queries_in_flight() {
     isolated(|| {
-        let test = "a_stop_is_no_restart_and_answers_until_the_last_query_in_flight_has_ended";
+        let test = "stop_answers_queries_in_flight";
         let Some(systemd) = Systemd::boot(test) else { return };
         let upstream = Upstream::start("127.0.0.53".parse().unwrap(), |_| Action::Silent);
         let block = format!(
@@ -97,10 +97,11 @@ fn a_stop_is_no_restart_and_answers_until_the_last_query_in_flight_has_ended() {
     });
 }
 
+/// A restart is no stop; a stop leaves the fallback.
 #[test]
-fn a_restart_of_the_nodes_unit_is_no_stop_and_its_stop_leaves_the_fallback() {
+fn node_unit_restart_and_stop() {
     isolated_steadily(Duration::from_secs(180), || {
-        let test = "a_restart_of_the_nodes_unit_is_no_stop_and_its_stop_leaves_the_fallback";
+        let test = "node_unit_restart_and_stop";
         if !tool(test, "nft") {
             return;
         }
@@ -161,10 +162,11 @@ fn a_restart_of_the_nodes_unit_is_no_stop_and_its_stop_leaves_the_fallback() {
     });
 }
 
+/// When it notifies systemd.
 #[test]
-fn a_script_that_starts_the_server_is_ready_when_it_says_so() {
+fn script_started_server_is_ready() {
     isolated(|| {
-        let Some(systemd) = Systemd::boot("a_script_that_starts_the_server_is_ready_when_it_says_so") else {
+        let Some(systemd) = Systemd::boot("script_started_server_is_ready") else {
             return;
         };
         let corefile = ".:53 {\nbind 169.254.10.10\nwhoami\n}";
@@ -186,9 +188,9 @@ fn a_script_that_starts_the_server_is_ready_when_it_says_so() {
 }
 
 #[test]
-fn the_timers_unit_writes_the_hosts_file() {
+fn timer_unit_writes_the_hosts_file() {
     isolated(|| {
-        let Some(systemd) = Systemd::boot("the_timers_unit_writes_the_hosts_file") else { return };
+        let Some(systemd) = Systemd::boot("timer_unit_writes_the_hosts_file") else { return };
         let upstream = Upstream::start("127.0.0.53".parse().unwrap(), |asked| match asked.rtype {
             1 => Action::answer(&format!("{} 300 IN A 192.0.2.7", asked.name)),
             _ => Action::answer(""),
@@ -207,10 +209,11 @@ fn the_timers_unit_writes_the_hosts_file() {
     });
 }
 
+/// It maintains the node's file and restarts after a kill.
 #[test]
-fn the_node_resolvers_unit_keeps_the_nodes_file_and_comes_back_after_a_kill() {
+fn node_resolver_unit() {
     isolated(|| {
-        let test = "the_node_resolvers_unit_keeps_the_nodes_file_and_comes_back_after_a_kill";
+        let test = "node_resolver_unit";
         let Some(systemd) = Systemd::boot(test) else { return };
         let upstream = Upstream::start("127.0.0.53".parse().unwrap(), |asked| match asked.rtype {
             1 => Action::answer(&format!("{} 5 IN A 10.96.0.100", asked.name)),
@@ -244,9 +247,9 @@ fn the_node_resolvers_unit_keeps_the_nodes_file_and_comes_back_after_a_kill() {
 /// The drop-in of docs/command-line.md: systemd knows all its settings, and it permits all that the
 /// server does.
 #[test]
-fn the_unit_serves_as_a_user_of_its_own() {
+fn unit_with_its_own_user() {
     isolated(|| {
-        let Some(systemd) = Systemd::boot("the_unit_serves_as_a_user_of_its_own") else { return };
+        let Some(systemd) = Systemd::boot("unit_with_its_own_user") else { return };
         let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/command-line.md");
         let document = fs::read_to_string(document).unwrap();
         let blocks =

@@ -15,14 +15,15 @@ use tests::{
 
 use super::text;
 
+/// When the server serves and when it ends.
 #[test]
-fn systemd_is_told_when_it_serves_and_when_it_ends() {
+fn systemd_is_notified() {
     steadily(|| {
         let notify = Notify::new();
         let upstream = Upstream::start(fresh_ip(), |asked| {
             Action::answer(&format!("{} 300 IN A 192.0.2.1", asked.name))
         });
-        let (first, second, port) = place("the IPv6 row of systemd_is_told_when_it_serves_and_when_it_ends");
+        let (first, second, port) = place("the IPv6 row of systemd_is_notified");
         let corefile = format!(
             ".:{port} {{\nbind {first} {second}\nprometheus {first}:9153\nlog\ncache\nforward . {}\n}}",
             upstream.word()
@@ -60,7 +61,7 @@ fn systemd_is_told_when_it_serves_and_when_it_ends() {
 }
 
 #[test]
-fn what_systemd_did_not_start_tells_it_nothing() {
+fn no_notification_without_systemd() {
     let ip = fresh_ip();
     let corefile = format!(".:{} {{\nbind {ip}\nwhoami\n}}", port());
     for (variable, word) in [("SYSTEMD_EXEC_PID", "$PPID"), ("WATCHDOG_PID", "$PPID"), ("MANAGERPID", "1")] {
@@ -74,8 +75,9 @@ fn what_systemd_did_not_start_tells_it_nothing() {
     }
 }
 
+/// Whatever the log settings are.
 #[test]
-fn what_systemd_started_tells_it_whatever_says_so() {
+fn notification_under_systemd() {
     let ip = fresh_ip();
     let corefile = format!(".:{} {{\nbind {ip}\nwhoami\n}}", port());
     let rows: [&[(&str, &str)]; 4] = [
@@ -112,7 +114,7 @@ fn place(test: &str) -> (Ipv4Addr, IpAddr, u16) {
 }
 
 #[test]
-fn a_link_local_address_of_ipv6_is_probed_on_its_link() {
+fn ipv6_link_local_probe_uses_link() {
     isolated(|| {
         let notify = Notify::new();
         let corefile = ".:53 {\nbind fe80::a:a 169.254.10.10\nwhoami\n}";
@@ -132,9 +134,10 @@ fn counted(metrics: &Metrics) -> BTreeMap<String, f64> {
     ours.map(|(name, labels, value)| (format!("{name} {labels:?}"), value)).collect()
 }
 
+/// One of two.
 #[test]
-fn pings_cease_while_one_worker_of_two_stands_still() {
-    pings_cease("pings_cease_while_one_worker_of_two_stands_still", (fresh_ip(), port()).into());
+fn no_pings_with_a_stuck_worker() {
+    pings_cease("no_pings_with_a_stuck_worker", (fresh_ip(), port()).into());
 }
 
 #[test]
@@ -179,9 +182,10 @@ fn pings_cease(test: &str, at: SocketAddr) {
     heartbeat(0.0..0.6);
 }
 
+/// The threads that serve streams.
 #[test]
-fn pings_cease_while_the_threads_of_streams_stand_still() {
-    let test = "pings_cease_while_the_threads_of_streams_stand_still";
+fn no_pings_with_stuck_streams() {
+    let test = "no_pings_with_stuck_streams";
     let notify = Notify::new();
     let corefile = format!(".:{} {{\nbind {}\nwhoami\n}}", port(), fresh_ip());
     let server = Server::start_with(&corefile, notify.options(900_000));
@@ -202,9 +206,10 @@ fn pings_cease_while_the_threads_of_streams_stand_still() {
     notify.wait_for("WATCHDOG=1");
 }
 
+/// It neither has the server killed nor hides a stuck one.
 #[test]
-fn a_flood_that_leaves_probes_no_room_is_no_reason_to_be_killed_and_no_excuse() {
-    let test = "a_flood_that_leaves_probes_no_room_is_no_reason_to_be_killed_and_no_excuse";
+fn flood_without_room_for_probes() {
+    let test = "flood_without_room_for_probes";
     isolated(|| {
         if !tool(test, "nft") {
             return;
@@ -250,9 +255,10 @@ fn a_flood_that_leaves_probes_no_room_is_no_reason_to_be_killed_and_no_excuse() 
     });
 }
 
+/// They are accepted, but nothing is read.
 #[test]
-fn pings_cease_where_connections_are_accepted_and_nothing_over_them_is_read() {
-    let test = "pings_cease_where_connections_are_accepted_and_nothing_over_them_is_read";
+fn no_pings_with_unread_connections() {
+    let test = "no_pings_with_unread_connections";
     isolated(|| {
         if !tool(test, "nft") {
             return;
@@ -293,8 +299,8 @@ fn pings_cease_where_connections_are_accepted_and_nothing_over_them_is_read() {
 }
 
 #[test]
-fn pings_cease_while_an_endpoint_of_tls_does_not_answer() {
-    let test = "pings_cease_while_an_endpoint_of_tls_does_not_answer";
+fn no_pings_with_stuck_tls_endpoint() {
+    let test = "no_pings_with_stuck_tls_endpoint";
     isolated(|| {
         if !tool(test, "nft") {
             return;

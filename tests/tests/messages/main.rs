@@ -14,8 +14,9 @@ use tests::{
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Without a reply.
 #[test]
-fn what_is_no_query_is_dropped_in_silence() {
+fn non_queries_are_dropped() {
     let dns = Dns::start();
     let query = Ask::new("a.example", "A").bytes();
     let mut response = query.clone();
@@ -38,7 +39,7 @@ fn what_is_no_query_is_dropped_in_silence() {
 }
 
 #[test]
-fn broken_and_foreign_messages_get_the_rcode_that_operators_expect() {
+fn malformed_messages_get_standard_rcodes() {
     const QUERY: u16 = 0x0100;
     let question = b"\x01a\x07example\x00\x00\x01\x00\x01".as_slice();
     let opt = b"\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00".as_slice();
@@ -96,8 +97,9 @@ fn edns_of_another_version_is_badvers() {
     }
 }
 
+/// Whatever the upstream's reply has.
 #[test]
-fn a_query_with_an_opt_gets_one_back_whatever_the_reply_says() {
+fn opt_is_answered_with_an_opt() {
     const QUERY: u16 = 0x0100;
     let question = b"\x01a\x07example\x00\x00\x01\x00\x01".as_slice();
     let axfr = b"\x01a\x07example\x00\x00\xfc\x00\x01".as_slice();
@@ -139,8 +141,9 @@ fn a_query_with_an_opt_gets_one_back_whatever_the_reply_says() {
     assert_eq!(upstream.total(), 0, "none of it goes upstream");
 }
 
+/// And never forwarded.
 #[test]
-fn zone_transfers_are_refused_and_never_forwarded() {
+fn zone_transfers_are_refused() {
     let dns = Dns::start();
     for rtype in ["AXFR", "IXFR"] {
         for reply in dns.of(&Ask::new("example", rtype)) {
@@ -150,8 +153,9 @@ fn zone_transfers_are_refused_and_never_forwarded() {
     assert_eq!(dns.upstream.total(), 0);
 }
 
+/// They are logged and counted by the zone's server block.
 #[test]
-fn what_concerns_a_zone_is_logged_and_counted_by_its_server_block() {
+fn zone_messages_belong_to_a_block() {
     let over = Transports::fresh();
     let pages = SocketAddr::new(over.at.ip(), 9153);
     let directives = format!("log\nerrors\nprometheus {pages}\nacl {{\ndrop type IXFR net *\n}}\nwhoami");
@@ -189,7 +193,7 @@ fn what_concerns_a_zone_is_logged_and_counted_by_its_server_block() {
 }
 
 #[test]
-fn names_and_classes_outside_of_our_zones_are_refused() {
+fn foreign_names_and_classes_are_refused() {
     let over = Transports::fresh();
     let _server = Server::start(&over.block("example", "whoami"));
     for query in [
@@ -221,8 +225,9 @@ fn the_longest_zone_answers() {
     }
 }
 
+/// It is that of the query.
 #[test]
-fn the_questions_case_comes_back_from_every_source() {
+fn question_case_from_every_source() {
     let dns = Dns::start();
     for name in ["wWw.HoStS.eXaMpLe", "fOrWaRd.ExAmPlE", "FoRwArD.eXaMpLe", "x.TeMpLaTe"] {
         // `Ask` refuses a question in another case.
@@ -247,7 +252,7 @@ fn owner_names_are_compressed() {
 }
 
 #[test]
-fn udp_replies_fit_the_client_and_say_so_when_they_do_not() {
+fn udp_replies_fit_or_are_truncated() {
     let dns = Dns::start();
     // 100 A records: more than 1,600 bytes.
     for name in ["many.hosts.example", "many.forward.example"] {
@@ -304,7 +309,7 @@ fn our_opt_is_our_own() {
 }
 
 #[test]
-fn rd_and_cd_come_back() {
+fn rd_and_cd_are_returned() {
     let dns = Dns::start();
     for name in ["www.hosts.example", "x.template"] {
         for rd in [true, false] {
@@ -381,8 +386,9 @@ fn the_same_rules_hold_over_ipv6() {
     }
 }
 
+/// It is the address that was queried.
 #[test]
-fn a_wildcard_listener_answers_from_the_address_that_was_asked() {
+fn wildcard_listener_source_address() {
     // A connected socket receives replies from this address alone. The port is below those that the
     // kernel gives to clients, one of which is always in use on some address.
     let everywhere = IpAddr::from([0; 4]);
@@ -403,7 +409,7 @@ fn a_wildcard_listener_answers_from_the_address_that_was_asked() {
 }
 
 #[test]
-fn bufsize_lowers_what_a_client_may_get() {
+fn bufsize_limits_udp_replies() {
     let over = Transports::fresh();
     let hosts: String = (0..60).map(|n| format!("192.0.2.{n} many.example\n")).collect();
     let _server = Server::start(&over.block(".", &format!("bufsize 700\nhosts {{\n{hosts}}}")));

@@ -10,7 +10,7 @@ use tests::{Ask, Connection, Server, Transports, ask, eventually, free_port, now
 use super::{Dns, good};
 
 #[test]
-fn a_hundred_queries_on_one_connection_are_all_answered() {
+fn hundred_queries_on_one_connection() {
     let dns = Dns::start();
     for mut connection in dns.connections(Duration::from_secs(5)) {
         for id in 0..100 {
@@ -24,8 +24,9 @@ fn a_hundred_queries_on_one_connection_are_all_answered() {
     }
 }
 
+/// On its connection.
 #[test]
-fn a_slow_answer_does_not_hold_up_the_next_on_its_connection() {
+fn slow_answer_delays_no_other() {
     let dns = Dns::start();
     dns.upstream.answer_by(|asked| good(asked).after(Duration::from_millis(700)));
     for (mut connection, slow) in dns.connections(Duration::from_secs(3)).into_iter().zip(["slow", "slower"])
@@ -36,8 +37,9 @@ fn a_slow_answer_does_not_hold_up_the_next_on_its_connection() {
     }
 }
 
+/// After it has finished sending.
 #[test]
-fn a_client_that_finished_sending_still_gets_its_answers() {
+fn half_closed_client_gets_answers() {
     let dns = Dns::start();
     dns.upstream.answer_by(|asked| good(asked).after(Duration::from_millis(200)));
     for (mut connection, slow) in dns.connections(Duration::from_secs(3)).into_iter().zip(["slow", "slower"])
@@ -52,8 +54,9 @@ fn a_client_that_finished_sending_still_gets_its_answers() {
     }
 }
 
+/// Octet by octet, and many in one segment.
 #[test]
-fn a_query_may_come_octet_by_octet_and_many_in_one_segment() {
+fn segmentation_of_queries() {
     let dns = Dns::start();
     let query = Ask::new("www.hosts.example", "A").id(7).bytes();
     let framed = [&u16::try_from(query.len()).unwrap().to_be_bytes()[..], &query].concat();
@@ -70,8 +73,9 @@ fn a_query_may_come_octet_by_octet_and_many_in_one_segment() {
     }
 }
 
+/// After its last permitted query, whatever else has arrived.
 #[test]
-fn a_connection_that_has_brought_all_it_may_ends_by_fin_whatever_else_has_come() {
+fn exhausted_connection_ends_by_fin() {
     let over = Transports::fresh();
     let _server = Server::start(&over.block(".", "whoami\ntimeouts {\nmaxtcpqueries 5\n}"));
     let query = Ask::new("www.hosts.example", "A").id(7).bytes();
@@ -88,9 +92,10 @@ fn a_connection_that_has_brought_all_it_may_ends_by_fin_whatever_else_has_come()
     }
 }
 
+/// Idle and silent connections are closed, and limits hold.
 #[test]
-fn idle_and_silent_connections_are_closed_and_limits_hold() {
-    let test = "idle_and_silent_connections_are_closed_and_limits_hold";
+fn idle_connections_and_limits() {
+    let test = "idle_connections_and_limits";
     let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
     let mut places = vec![Transports::fresh()];
     match UdpSocket::bind((v6, 0)) {

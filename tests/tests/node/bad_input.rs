@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use tests::{Manager, Server, ask, eventually, isolated, run, tool};
 
+use super::availability::{node, status};
 use super::host_resolver::{DROP_IN, Machine};
 use super::lab::{Lab, NAME, US};
-use super::never_dark::{node, status};
 
+/// Without CAP_NET_ADMIN a command changes nothing and prints what to type.
 #[test]
-fn without_cap_net_admin_nothing_is_done_and_what_to_type_is_said() {
+fn commands_without_cap_net_admin() {
     isolated(|| {
         if !tool("bad input", "setpriv") || !tool("bad input", "nft") {
             return;
@@ -42,8 +43,9 @@ fn without_cap_net_admin_nothing_is_done_and_what_to_type_is_said() {
     });
 }
 
+/// The server serves where its addresses exist and reports what it lacks.
 #[test]
-fn a_server_without_cap_net_admin_serves_where_its_addresses_are_and_says_what_it_lacks() {
+fn serving_without_cap_net_admin() {
     isolated(|| {
         if !tool("bad input", "setpriv") || !tool("bad input", "nft") {
             return;
@@ -74,7 +76,7 @@ fn a_server_without_cap_net_admin_serves_where_its_addresses_are_and_says_what_i
 }
 
 #[test]
-fn what_keeps_a_command_from_its_end_is_said_in_words() {
+fn failed_commands_name_their_cause() {
     isolated(|| {
         if !tool("bad input", "setpriv") || !tool("bad input", "nft") {
             return;
@@ -119,8 +121,9 @@ fn what_keeps_a_command_from_its_end_is_said_in_words() {
     });
 }
 
+/// The second server ends; the first keeps its rules, leases and clients.
 #[test]
-fn a_second_server_ends_and_the_first_keeps_rules_leases_and_clients() {
+fn second_server_is_refused() {
     isolated(|| {
         if !tool("bad input", "nft") {
             return;
@@ -144,8 +147,9 @@ fn a_second_server_ends_and_the_first_keeps_rules_leases_and_clients() {
     });
 }
 
+/// A table with our name that no process owns.
 #[test]
-fn a_table_of_our_name_that_nobody_owns_is_replaced() {
+fn table_without_owner_is_replaced() {
     isolated(|| {
         if !tool("bad input", "nft") {
             return;
@@ -163,8 +167,9 @@ fn a_table_of_our_name_that_nobody_owns_is_replaced() {
     });
 }
 
+/// A table named like a server's leases, but owned by no process, does not count as a server.
 #[test]
-fn a_table_named_like_a_servers_leases_that_nobody_owns_is_no_server() {
+fn lease_table_without_owner_is_ignored() {
     isolated(|| {
         if !tool("bad input", "nft") {
             return;
@@ -185,15 +190,16 @@ fn a_table_named_like_a_servers_leases_that_nobody_owns_is_no_server() {
     });
 }
 
+/// `node up` leaves no address if its rules cannot be installed.
 #[test]
-fn up_leaves_no_address_where_its_rules_cannot_be() {
+fn up_removes_addresses_without_rules() {
     isolated(|| {
         if !tool("bad input", "nft") {
             return;
         }
         let _lab = Lab::new();
         fs::write("/run/Corefile", COREFILE.replace("10.10", "10.10 169.254.10.11")).expect("the test's own");
-        let (other, typed) = super::never_dark::anothers_table();
+        let (other, typed) = super::availability::anothers_table();
         let links = || {
             let is_there = run("ip", &["-br", "link"]).contains("localdns");
             let shown = run("ip", &["-o", "addr", "show", "to", "169.254.0.0/16"]);
@@ -222,8 +228,9 @@ fn up_leaves_no_address_where_its_rules_cannot_be() {
     });
 }
 
+/// Something other than the dummy link has our addresses.
 #[test]
-fn what_has_our_addresses_in_a_dummys_place_is_said() {
+fn address_on_another_link_is_reported() {
     isolated(|| {
         if !tool("bad input", "nft") {
             return;
@@ -247,8 +254,9 @@ fn what_has_our_addresses_in_a_dummys_place_is_said() {
     });
 }
 
+/// An address that pods cannot query is refused at its place in the Corefile.
 #[test]
-fn an_address_that_no_pod_can_ask_is_refused_where_it_stands() {
+fn unusable_address_is_refused() {
     isolated(|| {
         if !tool("bad input", "nft") {
             return;
@@ -297,8 +305,9 @@ fn an_address_that_no_pod_can_ask_is_refused_where_it_stands() {
     });
 }
 
+/// The files that name the machine's servers are intact after a failed write.
 #[test]
-fn what_names_the_machines_servers_stays_whole_where_it_cannot_be_written() {
+fn unwritable_resolv_conf_stays_whole() {
     isolated(|| {
         if !tool("bad input", "nft") {
             return;
@@ -330,8 +339,9 @@ fn what_names_the_machines_servers_stays_whole_where_it_cannot_be_written() {
     });
 }
 
+/// No partial drop-in remains, and clients are served.
 #[test]
-fn a_drop_in_that_finds_no_room_leaves_nothing_and_keeps_nobody_from_being_served() {
+fn drop_in_on_a_full_disk() {
     isolated(|| {
         if !tool("bad input", "nft") {
             return;

@@ -7,8 +7,9 @@ use tests::{isolated, tool};
 use super::clients::asked_at;
 use super::lab::{CLUSTER, Lab, POD, within};
 
+/// A name queried at both addresses of a block is queried once upstream.
 #[test]
-fn a_name_that_is_asked_at_both_addresses_of_a_block_is_asked_of_the_upstream_once() {
+fn one_upstream_query_for_both_addresses() {
     isolated(|| {
         if !tool("both addresses", "nft") {
             return;

@@ -10,7 +10,7 @@ use super::clients::{answers_everywhere, asked_at};
 use super::lab::{CLUSTER, COREFILE, Lab, PLAIN, POD, within};
 
 #[test]
-fn a_start_that_fails_takes_no_query_from_a_services_dns() {
+fn failed_start_redirects_no_service_query() {
     isolated(|| {
         if !tool("broken start", "nft") || !tool("broken start", "iptables") {
             return;

@@ -8,8 +8,9 @@ use tests::{eventually, isolated_steadily, now, run, signal, tool};
 use super::clients::Clients;
 use super::lab::{CLUSTER, Lab, POD, US};
 
+/// No query is lost, and afterwards the Service's endpoints answer at its address.
 #[test]
-fn a_clean_stop_loses_no_query_and_a_services_address_is_answered_by_its_endpoints_then() {
+fn clean_stop_with_a_service_address() {
     isolated_steadily(Duration::from_secs(120), || {
         if !tool("clean stop", "nft") {
             return;

@@ -12,9 +12,9 @@ use super::lab::{CLUSTER, Lab, PLAIN, US};
 use super::restart::{UNIT, boot};
 
 #[test]
-fn a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_fallback() {
+fn memory_kill_leaves_the_fallback() {
     isolated(|| {
-        let test = "a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_fallback";
+        let test = "memory_kill_leaves_the_fallback";
         if !tool(test, "nft") {
             return;
         }
@@ -31,10 +31,11 @@ fn a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_fallback() {
     });
 }
 
+/// A server that may not lock its program in memory reports what would permit it, and serves.
 #[test]
-fn a_server_that_may_not_keep_its_program_in_memory_says_what_has_it_stay_and_serves() {
+fn unlocked_program_is_reported() {
     isolated(|| {
-        let test = "a_server_that_may_not_keep_its_program_in_memory_says_what_has_it_stay_and_serves";
+        let test = "unlocked_program_is_reported";
         if !["nft", "prlimit", "setpriv"].into_iter().all(|program| tool(test, program)) {
             return;
         }
@@ -48,10 +49,11 @@ fn a_server_that_may_not_keep_its_program_in_memory_says_what_has_it_stay_and_se
     });
 }
 
+/// At a death the lease table goes before the memory and the sockets that threads share.
 #[test]
-fn the_table_of_leases_goes_before_the_memory_and_the_sockets_that_threads_share() {
+fn lease_table_ends_first() {
     isolated(|| {
-        let test = "the_table_of_leases_goes_before_the_memory_and_the_sockets_that_threads_share";
+        let test = "lease_table_ends_first";
         if !tool(test, "nft") {
             return;
         }
@@ -83,10 +85,11 @@ fn the_table_of_leases_goes_before_the_memory_and_the_sockets_that_threads_share
     });
 }
 
+/// The server crashes until systemd gives up.
 #[test]
-fn a_server_that_crashes_until_systemd_gives_it_up_leaves_the_fallback() {
+fn crash_loop_leaves_the_fallback() {
     isolated_for(Duration::from_secs(180), || {
-        let test = "a_server_that_crashes_until_systemd_gives_it_up_leaves_the_fallback";
+        let test = "crash_loop_leaves_the_fallback";
         let Some((_lab, systemd)) = boot(test) else { return };
         systemd.more(UNIT, "[Unit]\nStartLimitIntervalSec=600\nStartLimitBurst=3\n");
         systemd.ctl(&["start", UNIT]);

@@ -9,10 +9,11 @@ use super::clients::answers_everywhere;
 use super::lab::{CLUSTER, PLAIN, US};
 use super::restart::{UNIT, boot};
 
+/// After a stop, a restart, an upgrade and a kill.
 #[test]
-fn a_delegated_control_group_has_no_orphan_after_a_stop_a_restart_an_upgrade_or_a_kill() {
+fn delegated_cgroup_has_no_orphans() {
     isolated_for(Duration::from_secs(180), || {
-        let test = "a_delegated_control_group_has_no_orphan_after_a_stop_a_restart_an_upgrade_or_a_kill";
+        let test = "delegated_cgroup_has_no_orphans";
         let Some((_lab, systemd)) = boot(test) else { return };
         systemd.more(UNIT, "[Service]\nDelegate=yes\nTimeoutStopSec=7\n");
         systemd.ctl(&["start", UNIT]);

@@ -10,8 +10,9 @@ use tests::{Ask, Metrics, Options, Server, eventually, http_exchange, isolated, 
 
 use super::lab::{CLUSTER, Lab, NAME};
 
+/// The exporter still sends its whole page.
 #[test]
-fn the_exporter_answers_whole_after_thirty_who_leave_early() {
+fn exporter_after_thirty_aborted_scrapes() {
     isolated(|| {
         if !tool("exporter", "nft") || !tool("exporter", "curl") {
             return;
@@ -78,7 +79,7 @@ fn the_exporter_answers_whole_after_thirty_who_leave_early() {
 }
 
 #[test]
-fn an_address_that_is_not_served_is_told_as_missing() {
+fn missing_address_is_reported() {
     isolated(|| {
         if !tool("exporter", "nft") {
             return;
@@ -96,8 +97,9 @@ fn an_address_that_is_not_served_is_told_as_missing() {
     });
 }
 
+/// The exporter listens where configured or not at all, and an occupied port stops nothing else.
 #[test]
-fn the_exporter_is_where_it_is_to_be_or_nowhere_and_a_port_that_is_taken_stops_nothing() {
+fn exporter_address_and_occupied_port() {
     isolated(|| {
         if !tool("exporter", "nft") {
             return;

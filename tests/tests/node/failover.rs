@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tests::{Action, Ask, Says, Server, Upstream, isolated, run, signal, tool, wire};
 
+use super::availability::{node, status};
 use super::clients::{asked_at, at};
 use super::lab::{CLUSTER, Lab, NAME, OUTSIDE, PLAIN, POD, US, within};
-use super::never_dark::{node, status};
 
 /// The same hosts that `acl` allows and refuses, over IPv4, IPv6, UDP and TCP, after a kill and a
 /// stop.
 #[test]
-fn outside_hosts_are_refused_whether_it_serves_or_not() {
+fn outside_hosts_are_always_refused() {
     isolated(|| {
         if !tool("failover", "nft") {
             return;
@@ -47,7 +47,7 @@ fn outside_hosts_are_refused_whether_it_serves_or_not() {
 /// By default an address with `acl` fails open, which the log and `status` report; a flag closes
 /// it.
 #[test]
-fn an_address_with_acl_fails_open_or_closed() {
+fn address_with_acl_at_a_death() {
     isolated(|| {
         if !tool("failover", "nft") {
             return;
@@ -124,7 +124,7 @@ fn spoofed_sources_reach_no_upstream() {
 
 /// A bridge with the node's address and pods, like Azure CNI's azure0 and OVN's br-ex.
 #[test]
-fn on_a_bridged_uplink_all_are_answered_unless_networks_are_named() {
+fn bridged_uplink_needs_named_networks() {
     isolated(|| {
         if !tool("failover", "nft") {
             return;
@@ -165,7 +165,7 @@ fn on_a_bridged_uplink_all_are_answered_unless_networks_are_named() {
 
 /// A new uplink is used without a restart.
 #[test]
-fn a_default_route_that_moves_is_followed() {
+fn moving_default_route_is_followed() {
     isolated(|| {
         if !tool("failover", "nft") {
             return;
@@ -188,7 +188,7 @@ fn a_default_route_that_moves_is_followed() {
 
 /// Cilium routes to every pod over its own link, but pods' packets arrive on others.
 #[test]
-fn pods_that_cilium_routes_to_are_answered() {
+fn pods_behind_cilium_are_answered() {
     isolated(|| {
         if !tool("failover", "nft") {
             return;
@@ -205,7 +205,7 @@ fn pods_that_cilium_routes_to_are_answered() {
 /// kube-proxy in IPVS mode has Services' addresses on a link of the node, and IPVS takes packets to
 /// them. Without IPVS here, a server at the address stands in for it, and `-d` for the ipsets.
 #[test]
-fn behind_ipvs_pods_are_answered_and_outside_hosts_are_not() {
+fn pods_and_outside_hosts_behind_ipvs() {
     isolated(|| {
         if !tool("failover", "nft") || !tool("failover", "iptables") {
             return;

@@ -8,7 +8,7 @@ use tests::{Action, Ask, Options, Server, ask, eventually, isolated, run, signal
 use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, within};
 
 #[test]
-fn the_fallback_is_the_first_upstream_that_is_up() {
+fn fallback_is_the_first_live_upstream() {
     isolated(|| {
         if !tool("fallback", "nft") {
             return;
@@ -33,8 +33,9 @@ fn the_fallback_is_the_first_upstream_that_is_up() {
     });
 }
 
+/// The fallback sees the pod's address where no rule masquerades it.
 #[test]
-fn the_fallback_sees_the_pods_address_where_nobody_is_to_hide_it() {
+fn fallback_sees_unmasqueraded_pods() {
     isolated(|| {
         if !tool("fallback", "nft") {
             return;
@@ -47,7 +48,7 @@ fn the_fallback_sees_the_pods_address_where_nobody_is_to_hide_it() {
             server.wait(PATIENCE);
             let upstream = lab.upstream("10.3.0.2");
             run("sed", &["-i", "s/10.2.0.2 10.3.0.2/10.3.0.2/", &server.path("Corefile").to_string_lossy()]);
-            super::never_dark::node(&server, &[&["up", "-host-resolver", "none"], flags].concat(), 0);
+            super::availability::node(&server, &[&["up", "-host-resolver", "none"], flags].concat(), 0);
             upstream.forget();
             for tcp in [false, true] {
                 assert_eq!(of_pod_over(tcp), PLAIN, "{flags:?}");
@@ -58,8 +59,9 @@ fn the_fallback_sees_the_pods_address_where_nobody_is_to_hide_it() {
     });
 }
 
+/// Only a plain address at port 53 can be a fallback.
 #[test]
-fn only_a_plain_address_at_port_53_is_a_fallback() {
+fn fallback_needs_a_plain_address() {
     isolated(|| {
         if !tool("fallback", "nft") {
             return;
@@ -76,7 +78,7 @@ fn only_a_plain_address_at_port_53_is_a_fallback() {
             let mut server = serve_of(&corefile, &[]);
             let none = "169.254.10.10 has no fallback: its `forward .` has no plain DNS upstream of its family at port 53";
             let rules = run("nft", &["list", "table", "inet", "localdns"]);
-            let said = super::never_dark::status(&server, 0);
+            let said = super::availability::status(&server, 0);
             match target {
                 Some(target) => {
                     assert!(rules.contains(&format!("ip daddr set {target}")), "{upstreams}: {rules}");

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tests::{Action, Ask, Says, Server, Upstream, isolated, run, signal, tool, wire};
 
+use super::availability::node;
 use super::clients::{ADDRESSES, answers_everywhere, at};
 use super::lab::{CLUSTER, Lab, NAME, OUTSIDE, PLAIN, POD, US, within};
-use super::never_dark::node;
 
 /// The firewall's own rules still cut off a pod, like those of a NetworkPolicy, and outside hosts
 /// gain no access.
 #[test]
-fn what_status_types_lets_pods_through_and_nobody_else() {
+fn status_remedy_admits_pods_only() {
     isolated(|| {
         if !tool("firewall", "nft") || !tool("firewall", "iptables") {
             return;
@@ -57,8 +57,9 @@ fn what_status_types_lets_pods_through_and_nobody_else() {
     });
 }
 
+/// `status` reports that it cannot see iptables-legacy filters, and which tool can.
 #[test]
-fn status_says_that_it_sees_no_filter_of_iptables_legacy_and_what_does() {
+fn status_reports_unseen_iptables_legacy() {
     isolated(|| {
         if !tool("firewall", "nft") || !tool("firewall", "iptables") {
             return;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tests::{isolated, run, tool};
 
+use super::availability::node;
 use super::lab::Lab;
-use super::never_dark::node;
 use super::status::json;
 
 /// Text and JSON agree, and a remedy for INPUT, once run, ends the report.
 #[test]
-fn drops_by_jump_goto_and_map_are_reported() {
+fn indirect_drops_are_reported() {
     isolated(|| {
         if !tool("firewall", "nft") || !tool("firewall", "iptables") {
             return;

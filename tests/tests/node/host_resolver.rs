@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use tests::{Manager, Options, eventually, isolated, isolated_for, run, signal, tempdir, tool};
 
+use super::availability::{node, status};
 use super::lab::{Lab, until_ready};
-use super::never_dark::{node, status};
 use super::status::json;
 
+/// A resolv.conf that another program changes is not reported as missing.
 #[test]
-fn a_resolv_conf_that_somebody_changes_is_not_told_as_gone() {
+fn changed_resolv_conf_is_not_missing() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;
@@ -39,7 +40,7 @@ fn a_resolv_conf_that_somebody_changes_is_not_told_as_gone() {
 }
 
 #[test]
-fn a_directory_keeps_the_mode_that_it_has() {
+fn directory_mode_is_kept() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;
@@ -59,7 +60,7 @@ fn a_directory_keeps_the_mode_that_it_has() {
 
 /// The server is killed between writing and truncating a file that gets shorter.
 #[test]
-fn a_resolv_conf_that_was_not_cut_is_given_back() {
+fn uncut_resolv_conf_is_restored() {
     isolated(|| {
         if !tool("host resolver", "nft") || !tool("host resolver", "strace") {
             return;
@@ -80,8 +81,9 @@ fn a_resolv_conf_that_was_not_cut_is_given_back() {
     });
 }
 
+/// networkd is notified once we answer, and READY waits until it has finished.
 #[test]
-fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
+fn networkd_reloads_before_ready() {
     isolated_for(Duration::from_secs(120), || {
         if !tool("host resolver", "nft") {
             return;
@@ -147,8 +149,9 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
     });
 }
 
+/// A networkd that never finishes delays READY for 10 s and is reported.
 #[test]
-fn a_networkd_that_never_is_through_holds_ready_up_for_10_s_and_is_told_of() {
+fn stuck_networkd_delays_ready_10_s() {
     isolated_for(Duration::from_secs(120), || {
         if !tool("host resolver", "nft") {
             return;
@@ -172,7 +175,7 @@ fn a_networkd_that_never_is_through_holds_ready_up_for_10_s_and_is_told_of() {
 }
 
 #[test]
-fn down_gives_back_what_a_killed_server_had() {
+fn down_restores_a_killed_servers_files() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;
@@ -224,8 +227,9 @@ fn down_gives_back_what_a_killed_server_had() {
     });
 }
 
+/// A resolver that missed that lookups were given back is notified by the next `down`.
 #[test]
-fn who_was_not_told_that_lookups_are_given_back_is_told_by_the_next_down() {
+fn next_down_repeats_a_missed_notification() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;
@@ -259,7 +263,7 @@ fn who_was_not_told_that_lookups_are_given_back_is_told_by_the_next_down() {
 }
 
 #[test]
-fn a_networkctl_that_prints_no_json_is_no_obstacle() {
+fn networkctl_without_json() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;
@@ -292,8 +296,9 @@ fn a_networkctl_that_prints_no_json_is_no_obstacle() {
     });
 }
 
+/// What keeps the machine from querying us is reported, and the server serves.
 #[test]
-fn what_keeps_the_machine_from_asking_us_is_told_and_the_server_serves() {
+fn host_lookups_failure_is_reported() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;
@@ -323,8 +328,9 @@ fn what_keeps_the_machine_from_asking_us_is_told_and_the_server_serves() {
     });
 }
 
+/// It delays neither the drop-in nor READY nor the end.
 #[test]
-fn a_list_of_servers_that_is_a_pipe_holds_up_neither_the_drop_in_nor_ready_nor_the_end() {
+fn pipe_as_list_of_servers() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;

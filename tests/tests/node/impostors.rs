@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tests::{Options, Server, eventually, isolated, isolated_steadily, now, run, signal, tool};
 
+use super::availability::{node, status};
 use super::lab::{COREFILE, Lab};
-use super::never_dark::{node, status};
 
 /// A server must neither keep everything because of their replies nor count them as another server.
 #[test]
@@ -77,8 +77,9 @@ fn impostors_neither_end_down_nor_count() {
     });
 }
 
+/// Silent sockets and connections together cost a second.
 #[test]
-fn silent_sockets_and_connections_take_a_second_together() {
+fn silent_sockets_share_one_second() {
     isolated_steadily(Duration::from_secs(180), || {
         if !tool("impostors", "nft") {
             return;
@@ -109,8 +110,9 @@ fn silent_sockets_and_connections_take_a_second_together() {
     });
 }
 
+/// A silent process without the privilege keeps nothing in place.
 #[test]
-fn a_silent_process_without_the_right_keeps_nothing() {
+fn silent_unprivileged_process_is_ignored() {
     isolated(|| {
         if !tool("impostors", "setpriv") || !tool("impostors", "nft") {
             return;
@@ -133,7 +135,7 @@ fn a_silent_process_without_the_right_keeps_nothing() {
 
 /// Any netlink error but a missing nftables; here, the server may not list tables.
 #[test]
-fn a_server_that_cannot_look_for_a_proof_keeps_all() {
+fn failed_proof_search_keeps_all() {
     isolated(|| {
         if !tool("impostors", "setpriv") || !tool("impostors", "nft") {
             return;
@@ -157,8 +159,9 @@ fn a_server_that_cannot_look_for_a_proof_keeps_all() {
     });
 }
 
+/// An impostor's text cannot control the terminal.
 #[test]
-fn a_terminal_obeys_no_word_of_an_impostor() {
+fn impostor_output_is_escaped() {
     isolated(|| {
         if !tool("impostors", "nft") {
             return;

@@ -10,8 +10,9 @@ use tests::{Action, Manager, Options, Says, Server, Upstream, ask, eventually, i
 use super::clients::asked_at;
 use super::lab::{CLUSTER, Lab, NAME, POD, US, within};
 
+/// They are installed once and removed at the end.
 #[test]
-fn the_scripts_eight_come_once_and_go_at_the_end() {
+fn eight_rules_of_the_script() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         for tools in both() {
@@ -63,8 +64,9 @@ fn the_scripts_eight_come_once_and_go_at_the_end() {
     });
 }
 
+/// Installed once for each address, they open a closed firewall.
 #[test]
-fn node_caches_twelve_come_once_for_each_address_and_open_a_closed_firewall() {
+fn twelve_rules_of_node_cache() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         for tools in both() {
@@ -100,8 +102,9 @@ fn node_caches_twelve_come_once_for_each_address_and_open_a_closed_firewall() {
     });
 }
 
+/// `node up` installs no rules where another program answers.
 #[test]
-fn up_puts_no_rules_where_somebody_else_answers() {
+fn up_leaves_anothers_address_alone() {
     isolated(|| {
         let Some(_lab) = lab() else { return };
         let service = "10.96.0.20:53".parse().expect("an address");
@@ -158,8 +161,9 @@ fn up_puts_no_rules_where_somebody_else_answers() {
     });
 }
 
+/// No program runs if no iptables rule is ours.
 #[test]
-fn no_program_runs_where_no_rule_of_iptables_is_ours() {
+fn no_rules_no_iptables_processes() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         let nft = Tools("nft");
@@ -209,8 +213,9 @@ fn no_program_runs_where_no_rule_of_iptables_is_ours() {
     });
 }
 
+/// A start changes each family's tables with one program, and a second start runs none.
 #[test]
-fn a_start_changes_each_familys_tables_by_one_program_and_a_second_one_by_none() {
+fn one_iptables_process_a_family() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         let tools = Tools("nft");
@@ -253,7 +258,7 @@ fn a_start_changes_each_familys_tables_by_one_program_and_a_second_one_by_none()
 }
 
 #[test]
-fn down_takes_them_from_a_living_server() {
+fn down_removes_a_running_servers_rules() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         for tools in both() {
@@ -268,8 +273,9 @@ fn down_takes_them_from_a_living_server() {
     });
 }
 
+/// Our rules are found in a firewall of many thousand rules.
 #[test]
-fn a_firewall_of_many_thousand_rules_keeps_nobody_from_listing_ours() {
+fn large_firewall_can_be_listed() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         let tools = Tools("nft");
@@ -294,8 +300,9 @@ fn a_firewall_of_many_thousand_rules_keeps_nobody_from_listing_ours() {
     });
 }
 
+/// What iptables lacks is reported with its remedy.
 #[test]
-fn what_iptables_lacks_is_said_with_what_mends_it() {
+fn missing_iptables_parts_have_a_remedy() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         if !tool("iptables", "setpriv") {

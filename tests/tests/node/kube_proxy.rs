@@ -5,26 +5,29 @@ use std::time::Duration;
 
 use tests::{isolated_steadily, run, signal, tool};
 
+use super::availability::all_kinds_of_clients_are_answered;
 use super::clients::asked_at;
 use super::lab::{CLUSTER, COREFILE, Lab, PLAIN, POD, within};
-use super::never_dark::all_kinds_of_clients_are_answered;
 
+/// Its chains translate redirected queries.
 #[test]
-fn chains_of_nftables_translate_whoever_is_sent_out() {
+fn kube_proxy_with_nftables() {
     isolated_steadily(PATIENCE * 9, || {
         whoever_is_sent_out_is_translated_once(KubeProxy::Nftables);
     });
 }
 
+/// Its chains translate queries that fall through and redirected ones.
 #[test]
-fn chains_of_iptables_nft_translate_whoever_falls_through_and_is_sent_out() {
+fn kube_proxy_with_iptables_nft() {
     isolated_steadily(PATIENCE * 9, || {
         whoever_is_sent_out_is_translated_once(KubeProxy::IptablesNft);
     });
 }
 
+/// Its chains translate queries that fall through and redirected ones.
 #[test]
-fn chains_of_iptables_legacy_translate_whoever_falls_through_and_is_sent_out() {
+fn kube_proxy_with_iptables_legacy() {
     isolated_steadily(PATIENCE * 9, || {
         whoever_is_sent_out_is_translated_once(KubeProxy::IptablesLegacy);
     });

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use tests::{Ask, eventually, isolated, run, signal, tool};
 
+use super::availability::status;
 use super::clients::{ADDRESSES, answers_everywhere, asked_at, at};
 use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, POD, US, within};
-use super::never_dark::status;
 
+/// A lease without an expiry ends only with its process.
 #[test]
-fn without_an_end_a_lease_goes_with_its_process_alone() {
+fn lease_without_expiry_ends_with_process() {
     isolated(|| {
         if !tool("lease flags", "nft") {
             return;
@@ -61,8 +62,9 @@ fn without_an_end_a_lease_goes_with_its_process_alone() {
     });
 }
 
+/// A lease without an expiry ends when a reload removes its address.
 #[test]
-fn a_lease_without_an_end_goes_with_an_address_that_a_reload_takes_away() {
+fn lease_ends_with_its_address() {
     isolated(|| {
         if !tool("lease flags", "nft") {
             return;

@@ -11,8 +11,9 @@ use super::iptables::{Tools, both, lab, scripts_rules};
 use super::lab::{CLUSTER, COREFILE, NAME, PLAIN, US};
 use super::node_cache::{TEMPLATE, options_of};
 
+/// The start keeps its own rules in another kind of table.
 #[test]
-fn what_the_script_left_goes_with_a_start_that_keeps_its_rules_elsewhere() {
+fn start_removes_the_scripts_rules() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         for tools in both() {
@@ -32,8 +33,9 @@ fn what_the_script_left_goes_with_a_start_that_keeps_its_rules_elsewhere() {
     });
 }
 
+/// Rules of the other kind and of former addresses go at a start, all rules at a clean stop.
 #[test]
-fn what_the_other_kind_and_former_addresses_left_goes_with_a_start_and_everything_at_a_clean_stop() {
+fn start_removes_former_rules() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         let former = scripts_rules()[0].replace("169.254.10.10", "169.254.10.99");
@@ -64,8 +66,9 @@ fn what_the_other_kind_and_former_addresses_left_goes_with_a_start_and_everythin
     });
 }
 
+/// A start with iptables rules removes the tables of a killed server.
 #[test]
-fn the_tables_of_a_killed_server_go_with_a_start_that_keeps_rules_of_iptables() {
+fn iptables_start_removes_nft_tables() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         let tools = Tools("nft");
@@ -91,8 +94,9 @@ fn the_tables_of_a_killed_server_go_with_a_start_that_keeps_rules_of_iptables() 
     });
 }
 
+/// The script's rules go if there are to be no rules, and stay if they belong to others.
 #[test]
-fn what_the_script_left_goes_where_there_are_to_be_no_rules_and_stays_where_they_are_others() {
+fn start_without_rules_removes_its_own() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         for tools in both() {
@@ -130,7 +134,7 @@ fn what_the_script_left_goes_where_there_are_to_be_no_rules_and_stays_where_they
 }
 
 #[test]
-fn the_tables_of_a_server_that_hands_over_to_other_rules_go_when_it_does() {
+fn handover_to_other_rules_removes_tables() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         let tools = Tools("nft");
@@ -186,7 +190,7 @@ fn the_tables_of_a_server_that_hands_over_to_other_rules_go_when_it_does() {
 }
 
 #[test]
-fn up_without_a_server_says_how_many_rules_stand() {
+fn up_counts_rules_without_a_server() {
     isolated(|| {
         let Some(_lab) = lab() else { return };
         std::fs::write("/run/Corefile", COREFILE).expect("the test's own");

@@ -14,8 +14,9 @@ use yaml_rust2::{Yaml, YamlLoader};
 use super::clients::at;
 use super::lab::{Lab, NAME, PLAIN, POD, within};
 
+/// Two capabilities and one directory, and room for the next pod.
 #[test]
-fn the_daemonset_asks_for_two_capabilities_and_one_directory_and_leaves_room_for_the_next_pod() {
+fn daemonset_privileges() {
     let daemonset = of_kind("DaemonSet");
     let update = &daemonset["spec"]["updateStrategy"];
     assert_eq!(update["type"], "RollingUpdate");
@@ -51,10 +52,11 @@ fn the_daemonset_asks_for_two_capabilities_and_one_directory_and_leaves_room_for
     }
 }
 
+/// With its capabilities only; the next pod takes over.
 #[test]
-fn what_the_daemonset_runs_serves_with_its_capabilities_and_is_replaced_by_the_next_pod() {
+fn daemonset_serves_and_is_replaced() {
     isolated(|| {
-        let test = "what_the_daemonset_runs_serves_with_its_capabilities_and_is_replaced_by_the_next_pod";
+        let test = "daemonset_serves_and_is_replaced";
         if !["nft", "setpriv"].into_iter().all(|program| tool(test, program)) {
             return;
         }
@@ -90,10 +92,11 @@ fn what_the_daemonset_runs_serves_with_its_capabilities_and_is_replaced_by_the_n
     });
 }
 
+/// The add-on's own container runs our image with its arguments and its template.
 #[test]
-fn the_add_ons_own_container_runs_our_image_with_its_words_and_its_template() {
+fn add_on_container_with_our_image() {
     isolated(|| {
-        if !tool("the_add_ons_own_container_runs_our_image_with_its_words_and_its_template", "nft") {
+        if !tool("add_on_container_with_our_image", "nft") {
             return;
         }
         let _lab = Lab::new();
@@ -125,10 +128,11 @@ fn the_add_ons_own_container_runs_our_image_with_its_words_and_its_template() {
     });
 }
 
+/// With every field in it.
 #[test]
-fn an_api_takes_the_manifest_with_every_field_in_it() {
+fn api_accepts_the_manifest() {
     isolated_for(Duration::from_secs(300), || {
-        let Some(cluster) = Cluster::up("an_api_takes_the_manifest_with_every_field_in_it") else { return };
+        let Some(cluster) = Cluster::up("api_accepts_the_manifest") else { return };
         for (kind, path) in [
             ("Service", "/api/v1/namespaces/kube-system/services"),
             ("ConfigMap", "/api/v1/namespaces/kube-system/configmaps"),

@@ -12,13 +12,14 @@ use tests::{Systemd, eventually, isolated, isolated_steadily, lacking, output, r
 
 use super::clients::{ADDRESSES, answers_everywhere};
 use super::lab::{Lab, US};
+use super::lost_links::is_whole;
 use super::restart::{UNIT, boot};
-use super::taken_links::is_whole;
 
+/// networkd has our address at READY and its own again after a stop.
 #[test]
-fn networkd_itself_has_our_address_at_ready_and_its_own_again_after_a_stop() {
+fn networkd_at_ready_and_after_stop() {
     isolated(|| {
-        let test = "networkd_itself_has_our_address_at_ready_and_its_own_again_after_a_stop";
+        let test = "networkd_at_ready_and_after_stop";
         let Some((_lab, systemd)) = boot_with_networkd(test) else { return };
         assert_eq!(servers(&systemd), [VNET]);
 
@@ -48,9 +49,9 @@ fn networkd_itself_has_our_address_at_ready_and_its_own_again_after_a_stop() {
 
 /// networkd removes from a link that it configures all that it did not add itself.
 #[test]
-fn networkd_that_takes_our_link_for_its_own_takes_no_address_for_longer_than_2_s() {
+fn networkd_keeps_our_address() {
     isolated_steadily(Duration::from_secs(120), || {
-        let test = "networkd_that_takes_our_link_for_its_own_takes_no_address_for_longer_than_2_s";
+        let test = "networkd_keeps_our_address";
         let Some((_lab, systemd)) = boot_with_networkd(test) else { return };
         systemd.ctl(&["start", UNIT]);
         answers_everywhere(US, US);

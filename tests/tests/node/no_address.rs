@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tests::{Options, Server, ask, eventually, isolated, tool};
 
+use super::availability::{node, status};
 use super::lab::{COREFILE, Lab, NAME, US};
-use super::never_dark::{node, status};
 
+/// Before anything is changed.
 #[test]
-fn a_corefile_without_a_server_block_is_refused_before_anything_is_changed() {
+fn corefile_without_a_block_is_refused() {
     isolated(|| {
         let _lab = Lab::new();
         for text in ["", "# of another tool\n"] {
@@ -29,8 +30,9 @@ fn a_corefile_without_a_server_block_is_refused_before_anything_is_changed() {
     });
 }
 
+/// `status` goes by the running server.
 #[test]
-fn a_corefile_that_somebody_empties_leaves_status_to_the_server() {
+fn emptied_corefile_and_status() {
     isolated(|| {
         if !tool("no address", "nft") {
             return;
@@ -51,8 +53,9 @@ fn a_corefile_that_somebody_empties_leaves_status_to_the_server() {
     });
 }
 
+/// It is a problem unless there are to be no rules.
 #[test]
-fn a_corefile_without_an_address_for_rules_is_not_well_unless_there_are_to_be_none() {
+fn corefile_without_rule_addresses() {
     isolated(|| {
         if !tool("no address", "nft") {
             return;

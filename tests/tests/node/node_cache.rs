@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use tests::{Options, Server, ask, eventually, isolated, run, signal, tool};
 
+use super::availability::{node, status};
 use super::lab::{CLUSTER, Lab, NAME, PLAIN, US};
-use super::never_dark::{node, status};
 
+/// The template is filled in, follows the ConfigMap and has a fallback.
 #[test]
-fn the_template_is_filled_follows_the_configmap_and_has_a_fallback() {
+fn template_configmap_and_fallback() {
     isolated(|| {
         if !tool("node-cache", "nft") {
             return;
@@ -69,7 +70,7 @@ fn the_template_is_filled_follows_the_configmap_and_has_a_fallback() {
 }
 
 #[test]
-fn a_configmap_with_which_nothing_could_be_served_keeps_no_node_from_its_start() {
+fn unusable_configmap_allows_a_start() {
     isolated(|| {
         if !tool("node-cache", "nft") {
             return;
@@ -121,8 +122,9 @@ fn a_configmap_with_which_nothing_could_be_served_keeps_no_node_from_its_start()
     });
 }
 
+/// They are seen if requested; the link has its name.
 #[test]
-fn changes_are_seen_without_reload_where_that_is_asked_for_and_the_link_has_its_name() {
+fn changes_without_reload() {
     isolated(|| {
         if !tool("node-cache", "nft") {
             return;
@@ -146,8 +148,9 @@ fn changes_are_seen_without_reload_where_that_is_asked_for_and_the_link_has_its_
     });
 }
 
+/// What prevents the write is reported once.
 #[test]
-fn the_filled_corefile_is_written_whole_and_what_keeps_it_from_that_is_told_once() {
+fn filled_corefile_is_written_whole() {
     isolated(|| {
         if !tool("node-cache", "nft") {
             return;
@@ -179,8 +182,9 @@ fn the_filled_corefile_is_written_whole_and_what_keeps_it_from_that_is_told_once
     });
 }
 
+/// They are removed unless they are to stay.
 #[test]
-fn rules_of_iptables_go_at_a_stop_unless_they_are_to_stay() {
+fn iptables_rules_at_a_stop() {
     isolated(|| {
         if !tool("node-cache", "iptables") || !tool("node-cache", "nft") {
             return;
@@ -200,8 +204,9 @@ fn rules_of_iptables_go_at_a_stop_unless_they_are_to_stay() {
     });
 }
 
+/// It accepts node-cache's flags, and so does ours with `-localip`.
 #[test]
-fn a_binary_called_node_cache_takes_its_flags_and_so_does_ours_with_localip() {
+fn binary_named_node_cache() {
     let directory = tests::tempdir();
     let binary = directory.path().join("node-cache");
     symlink(tests::binary(), &binary).expect("the directory is ours");
@@ -249,8 +254,9 @@ fn a_binary_called_node_cache_takes_its_flags_and_so_does_ours_with_localip() {
     assert!(text.contains("line 3: __PILLAR__DNS__DOMAIN__ was not replaced when"), "{text}");
 }
 
+/// Until a `bind` names it.
 #[test]
-fn an_address_that_no_bind_names_is_told_until_one_does() {
+fn unbound_address_is_reported() {
     isolated(|| {
         if !tool("node-cache", "nft") {
             return;

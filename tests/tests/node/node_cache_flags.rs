@@ -10,8 +10,9 @@ use super::lab::{CLUSTER, Lab, US};
 use super::node_cache::{TEMPLATE, answer, options_of};
 use super::status::json;
 
+/// Each does what its users expect.
 #[test]
-fn each_flag_of_node_cache_does_what_its_user_knows() {
+fn flags_of_node_cache() {
     isolated(|| {
         if !tool("node-cache's flags", "nft") || !tool("node-cache's flags", "iptables") {
             return;
@@ -33,8 +34,9 @@ fn each_flag_of_node_cache_does_what_its_user_knows() {
     });
 }
 
+/// At each check.
 #[test]
-fn rules_of_iptables_that_somebody_deletes_come_back_as_often_as_they_are_looked_at() {
+fn deleted_iptables_rules_are_restored() {
     isolated(|| {
         if !tool("node-cache's flags", "iptables") {
             return;
@@ -69,8 +71,9 @@ fn rules_of_iptables_that_somebody_deletes_come_back_as_often_as_they_are_looked
     });
 }
 
+/// An address that others have to add is not added, and served where it exists.
 #[test]
-fn an_address_that_is_others_to_add_is_not_added_and_is_served_where_it_is() {
+fn foreign_address_is_served() {
     isolated(|| {
         if !tool("node-cache's flags", "nft") {
             return;

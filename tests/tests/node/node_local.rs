@@ -21,8 +21,9 @@ use yaml_rust2::YamlLoader;
 use super::lab::{OUTSIDE, POD};
 use super::manifest::{strings, value};
 
+/// Two capabilities, two directories and the rights of CoreDNS.
 #[test]
-fn the_daemonset_of_pods_asks_for_two_capabilities_two_directories_and_the_rights_of_coredns() {
+fn pod_daemonset_privileges() {
     let daemonset = of_kind("DaemonSet");
     let update = &daemonset["spec"]["updateStrategy"]["rollingUpdate"];
     assert_eq!(*update, json!({ "maxSurge": 1, "maxUnavailable": 0 }));
@@ -81,9 +82,10 @@ fn the_daemonset_of_pods_asks_for_two_capabilities_two_directories_and_the_right
     );
 }
 
+/// One query for each family completes a name.
 #[test]
-fn what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_family() {
-    const TEST: &str = "what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_family";
+fn pod_daemonset_answers_pods() {
+    const TEST: &str = "pod_daemonset_answers_pods";
     isolated_for(Duration::from_secs(400), || {
         if !["nft", "setpriv", "nsenter", "getent"].into_iter().all(|program| tool(TEST, program)) {
             return;

@@ -16,22 +16,25 @@ use super::clients::{Clients, answers_everywhere, asked_at};
 use super::lab::{CLUSTER, Lab, PLAIN, POD, US, within};
 use super::restart::{UNIT, boot};
 
+/// A death is seen by closed sockets and by leases that end.
 #[test]
-fn a_kernel_without_owned_tables_sees_a_death_by_sockets_that_are_gone_and_by_leases_that_end() {
+fn kernel_without_owned_tables() {
     isolated_for(Duration::from_secs(180), || {
         serves_dies_and_returns("owner");
     });
 }
 
+/// A death is seen by the table that goes.
 #[test]
-fn a_kernel_that_cannot_look_for_sockets_sees_a_death_by_the_table_that_goes() {
+fn kernel_without_socket_search() {
     isolated_for(Duration::from_secs(180), || {
         serves_dies_and_returns("socket");
     });
 }
 
+/// A death is seen by leases that end.
 #[test]
-fn a_kernel_without_both_sees_a_death_by_leases_that_end() {
+fn kernel_without_both() {
     isolated_for(Duration::from_secs(180), || {
         serves_dies_and_returns("owner, socket");
     });
@@ -110,10 +113,11 @@ fn serves_dies_and_returns(lacks: &'static str) {
     assert!(server.stop().success());
 }
 
+/// No client is sent to the upstream.
 #[test]
-fn an_upgrade_without_owned_tables_sends_nobody_to_the_upstream() {
+fn upgrade_without_owned_tables() {
     isolated_for(Duration::from_secs(180), || {
-        let test = "an_upgrade_without_owned_tables_sends_nobody_to_the_upstream";
+        let test = "upgrade_without_owned_tables";
         if !tool(test, "nft") {
             return;
         }
@@ -145,10 +149,11 @@ fn an_upgrade_without_owned_tables_sends_nobody_to_the_upstream() {
     });
 }
 
+/// systemd has the sockets from the stop on, and no query is lost.
 #[test]
-fn without_owned_tables_systemd_has_the_sockets_from_stopping_on_and_a_restart_loses_nobody() {
+fn restart_without_owned_tables() {
     isolated_for(Duration::from_secs(180), || {
-        let test = "without_owned_tables_systemd_has_the_sockets_from_stopping_on_and_a_restart_loses_nobody";
+        let test = "restart_without_owned_tables";
         let Some((lab, systemd)) = boot(test) else { return };
         // Visible to the test and to the unit.
         let Some(kernel) = OlderKernel::new(test, Path::new("/etc/localdns"), "owner") else { return };

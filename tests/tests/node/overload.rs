@@ -8,19 +8,21 @@ use tests::{
     run, skip, tell, tool,
 };
 
+use super::availability::status;
 use super::clients::{ADDRESSES, at};
 use super::lab::{CLUSTER, COREFILE, Lab, NAME, POD, US, within};
-use super::never_dark::status;
 
+/// Three times too many queries.
 #[test]
-fn no_lease_ends_under_three_times_too_many_queries() {
+fn overload_ends_no_lease() {
     let _alone = ONE_FLOOD.lock().unwrap_or_else(PoisonError::into_inner);
     isolated_steadily(Duration::from_secs(180), || overload(Duration::from_secs(8), 2.0));
 }
 
+/// Three times too many queries.
 #[test]
 #[ignore = "takes two minutes, or OVERLOAD_MINUTES"]
-fn no_lease_ends_while_there_are_three_times_too_many_queries_for_minutes() {
+fn minutes_of_overload_end_no_lease() {
     let minutes = std::env::var("OVERLOAD_MINUTES").map_or(2, |minutes| minutes.parse().expect("a number"));
     let length = Duration::from_secs(60 * minutes);
     // A run of an hour is not repeated on failure: it must show that no lease ends.
@@ -30,11 +32,12 @@ fn no_lease_ends_while_there_are_three_times_too_many_queries_for_minutes() {
     }
 }
 
+/// Even under a flood of which the other workers take their share.
 #[test]
-fn one_stuck_worker_ends_the_lease_under_a_flood_of_which_the_others_take_their_part() {
+fn stuck_worker_ends_its_lease() {
     let _alone = ONE_FLOOD.lock().unwrap_or_else(PoisonError::into_inner);
     isolated_steadily(Duration::from_secs(120), || {
-        let test = "one_stuck_worker_ends_the_lease_under_a_flood_of_which_the_others_take_their_part";
+        let test = "stuck_worker_ends_its_lease";
         if !tool(test, "nft") {
             return;
         }
@@ -84,7 +87,7 @@ fn one_stuck_worker_ends_the_lease_under_a_flood_of_which_the_others_take_their_
 /// Floods a server, limited with its lease thread to a fraction of a core, from the host and a pod.
 /// A load measured at `times` its peak or more counts as three times.
 fn overload(length: Duration, times: f64) {
-    let test = "no_lease_ends_under_three_times_too_many_queries";
+    let test = "overload_ends_no_lease";
     if !tool(test, "nft") {
         return;
     }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tests::{Manager, Options, Server, ask, eventually, isolated, run, tool};
 
+use super::availability::status;
 use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within};
-use super::never_dark::status;
 
+/// It is reported once and left as it is.
 #[test]
-fn an_address_on_anothers_link_is_told_of_once_and_stays_as_it_is() {
+fn address_on_another_link() {
     isolated(|| {
         if !tool("owners", "nft") {
             return;
@@ -46,8 +47,9 @@ fn an_address_on_anothers_link_is_told_of_once_and_stays_as_it_is() {
     });
 }
 
+/// Until it is back on our link.
 #[test]
-fn an_address_of_ours_that_somebody_moves_is_told_of_until_it_is_back() {
+fn moved_address_is_reported() {
     isolated(|| {
         if !tool("owners", "nft") {
             return;
@@ -75,7 +77,7 @@ fn an_address_of_ours_that_somebody_moves_is_told_of_until_it_is_back() {
 /// A pod that started earlier still has it in its resolv.conf. Addresses of others on their links
 /// are not reported.
 #[test]
-fn an_address_that_no_block_binds_any_more_is_told_of_until_it_is_bound_again_or_gone() {
+fn address_no_longer_bound() {
     isolated(|| {
         if !tool("owners", "nft") {
             return;
@@ -121,7 +123,7 @@ fn an_address_that_no_block_binds_any_more_is_told_of_until_it_is_bound_again_or
 
 /// `status` must not suggest removing a live server's address; the rules are those of one server.
 #[test]
-fn two_servers_with_different_addresses_are_not_well_and_tell_nobody_to_take_the_others_away() {
+fn two_servers_with_different_addresses() {
     isolated(|| {
         if !tool("owners", "nft") {
             return;
@@ -151,8 +153,9 @@ fn two_servers_with_different_addresses_are_not_well_and_tell_nobody_to_take_the
     });
 }
 
+/// Another rule takes a Service's queries, whatever our rules are.
 #[test]
-fn ready_comes_although_somebody_takes_a_services_queries_whatever_our_rules_say() {
+fn ready_despite_captured_service_queries() {
     isolated(|| {
         if !tool("owners", "nft") {
             return;

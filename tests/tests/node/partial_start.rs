@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tests::{Manager, eventually, isolated, run, signal, tool};
 
+use super::availability::{node, status};
 use super::clients::{answers_everywhere, asked_at};
 use super::lab::{CLUSTER, Lab, POD, US, within};
-use super::never_dark::{node, status};
 
+/// Only once every address has answered over UDP and TCP.
 #[test]
-fn rules_and_ready_come_only_once_every_address_has_answered_over_udp_and_tcp() {
+fn rules_and_ready_after_every_answer() {
     isolated(|| {
         if !tool("partial start", "nft") || !tool("partial start", "iptables") {
             return;

@@ -14,14 +14,16 @@ use super::clients::{Clients, handovers, thirty_percent};
 use super::lab::{COREFILE, Lab};
 use super::upgrade::CALM;
 
+/// Until it is told to end.
 #[test]
-fn a_pod_that_has_handed_over_touches_nothing_until_it_is_told_to_end() {
+fn pod_after_handover_changes_nothing() {
     isolated_steadily(Duration::from_secs(180), || one_after_another(3, || CALM, Clients::start));
 }
 
+/// No query is lost or goes to the upstream.
 #[test]
 #[ignore = "long: a hundred pods"]
-fn no_query_is_lost_or_goes_to_the_upstream_where_a_hundred_pods_take_over_one_from_another() {
+fn hundred_pod_handovers() {
     isolated_for(Duration::from_secs(900), || {
         one_after_another(handovers(), thirty_percent, Clients::held_to)
     });
@@ -71,8 +73,9 @@ fn one_after_another(times: usize, rate: fn() -> u32, clients: fn(u32) -> Client
     assert_eq!(old.end(), Some(0));
 }
 
+/// If a pod cannot serve, the old one serves on; if the predecessor is killed, the new one serves.
 #[test]
-fn a_pod_that_cannot_serve_leaves_the_old_one_serving_and_one_whose_predecessor_is_killed_serves() {
+fn pod_handover_failures() {
     isolated_steadily(Duration::from_secs(180), || {
         if !tool("pods", "nft") {
             return;

@@ -6,12 +6,13 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 use tests::{Manager, eventually, isolated, isolated_steadily, run, tool};
 
+use super::availability::status;
 use super::clients::{ADDRESSES, answers_everywhere};
 use super::lab::{Lab, US};
-use super::never_dark::status;
 
+/// Probes carry the configured mark, and the lease table passes no other.
 #[test]
-fn probes_carry_the_mark_that_is_asked_for_and_the_table_of_leases_lets_no_other_through() {
+fn probe_mark() {
     isolated_steadily(Duration::from_secs(60), || {
         if !tool("probe mark", "nft") {
             return;

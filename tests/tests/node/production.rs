@@ -10,8 +10,9 @@ use tests::{Ask, Message, Server, Stream, eventually, isolated_steadily, now, ru
 use super::host_resolver::{DROP_IN, Machine};
 use super::lab::{Lab, NAME, US};
 
+/// Eight rules, two addresses and a drop-in: each exists once after a kill, none after a stop.
 #[test]
-fn eight_rules_two_addresses_and_a_drop_in_come_go_at_a_stop_and_outlive_five_kills_once_each() {
+fn production_setup_over_five_kills() {
     isolated_steadily(Duration::from_secs(180), || {
         if !tool("production", "nft") || !tool("production", "iptables") {
             return;

@@ -11,14 +11,16 @@ use super::clients::{Clients, answers_everywhere};
 use super::host_resolver::DROP_IN;
 use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, US};
 
+/// No query is lost or goes to the upstream.
 #[test]
-fn no_query_is_lost_or_goes_to_the_upstream_over_five_restarts_by_systemd() {
+fn five_restarts_by_systemd() {
     isolated_steadily(Duration::from_secs(180), || restarts(5, 480, Clients::start));
 }
 
+/// No query is lost or goes to the upstream.
 #[test]
 #[ignore = "long: a hundred restarts"]
-fn no_query_is_lost_or_goes_to_the_upstream_over_a_hundred_restarts_by_systemd() {
+fn hundred_restarts_by_systemd() {
     isolated_for(Duration::from_secs(900), || {
         let rate = std::env::var("RESTART_RATE").map(|rate| rate.parse().expect("queries a second"));
         restarts(100, rate.unwrap_or(20_000), Clients::held_to);
@@ -28,8 +30,7 @@ fn no_query_is_lost_or_goes_to_the_upstream_over_a_hundred_restarts_by_systemd()
 /// Runs that many restarts while clients send `rate` queries a second in total, then one upgrade by
 /// signal.
 fn restarts(times: usize, rate: u32, clients: fn(u32) -> Clients) {
-    let Some((lab, systemd)) = boot("no_query_is_lost_or_goes_to_the_upstream_over_five_restarts_by_systemd")
-    else {
+    let Some((lab, systemd)) = boot("five_restarts_by_systemd") else {
         return;
     };
     systemd.ctl(&["start", UNIT]);
@@ -64,10 +65,11 @@ fn restarts(times: usize, rate: u32, clients: fn(u32) -> Clients) {
     assert!(!log.contains("the lease of"), "a lease ended meanwhile:\n{log}");
 }
 
+/// Also at the end of the unit; a start takes the queries back.
 #[test]
-fn a_stop_or_the_end_of_the_unit_leaves_the_fallback_and_a_start_takes_queries_back() {
+fn stop_leaves_the_fallback() {
     isolated_for(Duration::from_secs(180), || {
-        let test = "a_stop_or_the_end_of_the_unit_leaves_the_fallback_and_a_start_takes_queries_back";
+        let test = "stop_leaves_the_fallback";
         let Some((_lab, systemd)) = boot(test) else { return };
         systemd.ctl(&["start", UNIT]);
         for end in [&["stop", UNIT][..], &["disable", "--now", UNIT]] {
@@ -89,10 +91,11 @@ fn a_stop_or_the_end_of_the_unit_leaves_the_fallback_and_a_start_takes_queries_b
     });
 }
 
+/// Those in the sockets of a killed server.
 #[test]
-fn what_lay_in_the_sockets_of_a_killed_server_is_answered_by_the_next_one() {
+fn next_server_answers_queued_queries() {
     isolated_for(Duration::from_secs(180), || {
-        let test = "what_lay_in_the_sockets_of_a_killed_server_is_answered_by_the_next_one";
+        let test = "next_server_answers_queued_queries";
         let Some((_lab, systemd)) = boot(test) else { return };
         systemd.ctl(&["start", UNIT]);
         answers_everywhere(US, US);
@@ -121,10 +124,11 @@ fn what_lay_in_the_sockets_of_a_killed_server_is_answered_by_the_next_one() {
     });
 }
 
+/// Rules and drop-in stay where they are.
 #[test]
-fn with_rules_of_iptables_a_restart_and_an_upgrade_leave_rules_and_drop_in_where_they_are() {
+fn iptables_restart_and_upgrade() {
     isolated_for(Duration::from_secs(180), || {
-        let test = "with_rules_of_iptables_a_restart_and_an_upgrade_leave_rules_and_drop_in_where_they_are";
+        let test = "iptables_restart_and_upgrade";
         if !tool(test, "iptables") {
             return;
         }

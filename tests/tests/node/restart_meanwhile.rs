@@ -13,10 +13,11 @@ use super::clients::{Clients, is_ours};
 use super::lab::{COREFILE, Lab, PLAIN, POD, lose_probes_to};
 use super::restart::{UNIT, boot};
 
+/// A restart takes back no query that is redirected.
 #[test]
-fn a_restart_takes_no_query_back_that_is_led_away() {
+fn restart_keeps_redirected_queries() {
     isolated_steadily(Duration::from_secs(180), || {
-        let test = "a_restart_takes_no_query_back_that_is_led_away";
+        let test = "restart_keeps_redirected_queries";
         let Some((_lab, systemd)) = start(test, "2s") else { return };
         lose_probes_to("169.254.10.11");
         eventually("the end of a lease", PATIENCE, || {
@@ -41,10 +42,11 @@ fn a_restart_takes_no_query_back_that_is_led_away() {
     });
 }
 
+/// However often it is requested, no query is redirected.
 #[test]
-fn a_restart_leads_nobody_away_however_often_its_status_is_asked_for() {
+fn status_during_a_restart() {
     isolated_steadily(Duration::from_secs(180), || {
-        let test = "a_restart_leads_nobody_away_however_often_its_status_is_asked_for";
+        let test = "status_during_a_restart";
         let Some((_lab, systemd)) = start(test, "4s") else { return };
         let over = AtomicBool::new(false);
         let clients = Clients::start(RATE);
@@ -66,10 +68,11 @@ fn a_restart_leads_nobody_away_however_often_its_status_is_asked_for() {
     });
 }
 
+/// A server that another is about to follow removes nothing.
 #[test]
-fn a_server_that_is_about_to_be_followed_by_another_takes_nothing_away() {
+fn server_before_its_successor() {
     isolated_steadily(Duration::from_secs(180), || {
-        let test = "a_server_that_is_about_to_be_followed_by_another_takes_nothing_away";
+        let test = "server_before_its_successor";
         let Some((_lab, systemd)) = start(test, "4s") else { return };
         systemd.ctl(&["restart", "--no-block", UNIT]);
         eventually("lameduck", PATIENCE, || systemd.log(UNIT).contains("Going into lameduck").then_some(()));

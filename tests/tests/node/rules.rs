@@ -9,8 +9,9 @@ use std::time::Duration;
 use node::{Clients, DeathDetection, Fallback, Leases, Listener, NftError, Rules, TableState};
 use tests::{isolated, run, tool};
 
+/// The table reads back as written and is removed without a trace.
 #[test]
-fn the_table_that_stays_reads_as_it_was_meant_and_goes_without_a_trace() {
+fn permanent_table_round_trip() {
     isolated(|| {
         if !tool("rules", "nft") {
             return;
@@ -33,8 +34,9 @@ fn the_table_that_stays_reads_as_it_was_meant_and_goes_without_a_trace() {
     });
 }
 
+/// Whatever another program changes in it.
 #[test]
-fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
+fn permanent_table_changes_are_seen() {
     isolated(|| {
         if !tool("rules", "nft") {
             return;
@@ -78,8 +80,9 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
     });
 }
 
+/// Only after changes by another program.
 #[test]
-fn the_table_that_stays_is_listed_only_after_somebody_elses_changes() {
+fn permanent_table_is_listed_on_change() {
     isolated(|| {
         if !tool("rules", "nft") {
             return;
@@ -108,8 +111,9 @@ fn the_table_that_stays_is_listed_only_after_somebody_elses_changes() {
     });
 }
 
+/// It survives changes by other processes.
 #[test]
-fn the_table_of_the_leases_goes_with_its_owner_and_survives_a_stranger() {
+fn lease_table_ends_with_its_owner() {
     isolated(|| {
         if !tool("rules", "nft") {
             return;
@@ -147,7 +151,7 @@ fn the_table_of_the_leases_goes_with_its_owner_and_survives_a_stranger() {
 }
 
 #[test]
-fn two_leases_at_once_stand_beside_each_other() {
+fn two_leases_at_once() {
     isolated(|| {
         if !tool("rules", "nft") {
             return;
@@ -170,8 +174,9 @@ fn two_leases_at_once_stand_beside_each_other() {
     });
 }
 
+/// Neither a query nor its answer is tracked where only a lease applies.
 #[test]
-fn neither_a_query_nor_its_answer_is_tracked_where_a_lease_stands_alone() {
+fn lone_leases_queries_are_untracked() {
     isolated(|| {
         if !tool("rules", "nft") || !tool("rules", "conntrack") {
             return;
@@ -219,8 +224,9 @@ fn patient(socket: UdpSocket) -> UdpSocket {
     socket
 }
 
+/// All processes may change it, and the next one replaces it where it differs.
 #[test]
-fn an_older_kernel_s_table_is_that_of_all_processes_and_the_next_ones_to_replace_where_it_differs() {
+fn older_kernels_shared_table() {
     isolated(|| {
         if !tool("rules", "nft") {
             return;
@@ -314,8 +320,9 @@ const LASTS: Duration = Duration::from_secs(1);
 const FAILOVER: &str = include_str!("../../fixtures/failover.nft");
 const LEASES: &str = include_str!("../../fixtures/leases.nft");
 
+/// It stays while other sockets of the process are closed.
 #[test]
-fn a_table_of_leases_stays_while_other_sockets_of_the_process_are_closed() {
+fn lease_table_and_other_sockets() {
     isolated(|| {
         if !tool("rules", "nft") {
             return;

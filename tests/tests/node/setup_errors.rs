@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use tests::{Server, eventually, isolated, run, tool};
 
+use super::availability::anothers_table;
 use super::clients::ADDRESSES;
 use super::iptables::Tools;
 use super::lab::{Lab, US};
-use super::never_dark::anothers_table;
 use super::node_cache::{TEMPLATE, answer, options_of};
 
+/// A lock that is held and a missing program are counted apart.
 #[test]
-fn a_lock_that_is_held_and_programs_that_are_not_there_are_counted_apart() {
+fn setup_errors_by_kind() {
     isolated(|| {
         for program in ["nft", "/usr/sbin/xtables-nft-multi", "/usr/sbin/xtables-legacy-multi"] {
             if !tool("setup errors", program) {
@@ -54,8 +55,9 @@ fn a_lock_that_is_held_and_programs_that_are_not_there_are_counted_apart() {
     });
 }
 
+/// They are installed and removed.
 #[test]
-fn rules_of_nft_come_and_go_while_the_lock_of_iptables_is_held() {
+fn nft_rules_under_held_iptables_lock() {
     isolated(|| {
         if !tool("setup errors", "nft") {
             return;
@@ -77,8 +79,9 @@ fn rules_of_nft_come_and_go_while_the_lock_of_iptables_is_held() {
     });
 }
 
+/// A table that another process owns, and an address that cannot be restored.
 #[test]
-fn a_table_of_ours_that_another_owns_is_counted_and_so_is_an_address_that_cannot_be_put_back() {
+fn foreign_table_and_address_are_counted() {
     isolated(|| {
         if !tool("setup errors", "nft") {
             return;

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 use tests::{Action, Ask, Server, eventually, isolated, run, signal, tool};
 
+use super::availability::{node, status};
 use super::lab::{COREFILE, Lab};
-use super::never_dark::{node, status};
 
 #[test]
-fn status_says_what_there_is_and_what_mends_what_is_not() {
+fn status_reports_problems_and_remedies() {
     isolated(|| {
         if !tool("status", "nft") || !tool("status", "iptables") {
             return;
@@ -119,7 +119,7 @@ fn fill_queue(pid: u32) {
 }
 
 #[test]
-fn an_address_answers_although_no_upstream_does() {
+fn address_answers_without_upstreams() {
     isolated(|| {
         if !tool("status", "nft") {
             return;
@@ -154,8 +154,9 @@ fn an_address_answers_although_no_upstream_does() {
     });
 }
 
+/// Rules that an ended server left are compared with the Corefile.
 #[test]
-fn rules_that_an_ended_server_left_are_compared_with_the_corefile() {
+fn left_rules_against_the_corefile() {
     isolated(|| {
         if !tool("status", "nft") {
             return;
@@ -221,8 +222,9 @@ fn rules_that_an_ended_server_left_are_compared_with_the_corefile() {
     });
 }
 
+/// A note claims no `forward` where there is none.
 #[test]
-fn a_note_is_told_once_and_claims_no_forward_where_there_is_none() {
+fn notes_are_reported_once() {
     isolated(|| {
         if !tool("status", "nft") {
             return;
@@ -242,8 +244,9 @@ fn a_note_is_told_once_and_claims_no_forward_where_there_is_none() {
     });
 }
 
+/// It redirects no query.
 #[test]
-fn a_reload_that_failed_is_told_and_nobody_is_sent_away_for_it() {
+fn failed_reload_is_reported() {
     isolated(|| {
         if !tool("status", "nft") {
             return;
@@ -291,7 +294,7 @@ fn a_reload_that_failed_is_told_and_nobody_is_sent_away_for_it() {
 }
 
 #[test]
-fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
+fn json_problems_match_the_text() {
     isolated(|| {
         if !tool("status", "nft") {
             return;

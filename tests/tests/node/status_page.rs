@@ -8,8 +8,9 @@ use tests::{Options, ask, eventually, http_exchange, http_get, isolated, run, to
 
 use super::lab::{CLUSTER, Lab, NAME};
 
+/// It loads nothing from elsewhere, and the fields that it reads exist.
 #[test]
-fn the_page_needs_nothing_from_elsewhere_and_what_it_reads_is_there() {
+fn page_is_self_contained() {
     isolated(|| {
         if !tool("status page", "nft") {
             return;

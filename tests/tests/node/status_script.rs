@@ -10,7 +10,7 @@ use tests::{Options, Server, ask, eventually, http_get, isolated, output, tool};
 use super::lab::{Lab, NAME};
 
 #[test]
-fn the_pages_script_shows_what_a_server_says() {
+fn page_script_shows_a_server() {
     isolated(|| {
         if !tool("status script", "nft") || !tool("status script", "node") {
             return;

@@ -9,14 +9,16 @@ use tests::{Ask, Message, Server, isolated_steadily, now, run, tool};
 use super::clients::{ADDRESSES, asked_at, at};
 use super::lab::{COREFILE, Lab, NAME, US};
 
+/// No rule and no address remains.
 #[test]
-fn a_clean_stop_in_the_midst_of_a_reload_leaves_no_rule_and_no_address() {
+fn clean_stop_during_a_reload() {
     isolated_steadily(Duration::from_secs(180), || stops(0..8));
 }
 
+/// No rule and no address remains.
 #[test]
 #[ignore = "long: two hundred stops"]
-fn two_hundred_clean_stops_in_the_midst_of_a_reload_leave_no_rule_and_no_address() {
+fn two_hundred_clean_stops_during_reloads() {
     let number = |variable, default| {
         std::env::var(variable).map_or(default, |number| number.parse().expect("a number of stops"))
     };

@@ -11,8 +11,9 @@ use tests::{Manager, eventually, isolated_steadily, now, run, signal, tool};
 use super::host_resolver::{DROP_IN, Machine};
 use super::lab::Lab;
 
+/// A start that waits for the network's list ends at once and leaves nothing.
 #[test]
-fn a_start_that_waits_for_the_networks_list_ends_at_once_and_leaves_nothing() {
+fn stop_while_waiting_for_servers() {
     isolated_steadily(Duration::from_secs(60), || {
         if !tool("stop in a start", "nft") {
             return;
@@ -36,8 +37,9 @@ fn a_start_that_waits_for_the_networks_list_ends_at_once_and_leaves_nothing() {
     });
 }
 
+/// The start ends in time and leaves nothing.
 #[test]
-fn a_start_that_waits_for_networkd_ends_in_time_and_leaves_nothing() {
+fn stop_while_waiting_for_networkd() {
     isolated_steadily(Duration::from_secs(120), || {
         if !tool("stop in a start", "nft") {
             return;

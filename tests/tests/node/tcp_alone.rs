@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use tests::{Ask, eventually, isolated_steadily, run, tool};
 
+use super::availability::status;
 use super::clients::{ADDRESSES, answers_everywhere, at};
 use super::lab::{CLUSTER, Lab, NAME, PLAIN, US};
-use super::never_dark::status;
 
+/// A TCP side that receives no message loses its leases; one that serves clients does not.
 #[test]
-fn a_tcp_side_that_hears_no_message_loses_its_leases_and_one_that_hears_clients_does_not() {
+fn tcp_leases_without_messages() {
     isolated_steadily(Duration::from_secs(180), || {
         if !tool("tcp alone", "nft") {
             return;

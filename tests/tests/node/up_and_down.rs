@@ -10,14 +10,15 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tests::{Ask, Options, Server, ask, eventually, isolated, publish, run, signal, tool};
 
+use super::availability::{node, status};
 use super::clients::asked_at;
 use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, US};
-use super::never_dark::{node, status};
 use super::restart::{UNIT, boot};
 use super::stop_in_start::{Killed, sleeps};
 
+/// Queries are answered until the end.
 #[test]
-fn a_clean_stop_leaves_nothing_and_answers_until_its_end() {
+fn clean_stop_leaves_nothing() {
     isolated(|| {
         if !tool("up and down", "nft") {
             return;
@@ -36,7 +37,7 @@ fn a_clean_stop_leaves_nothing_and_answers_until_its_end() {
 }
 
 #[test]
-fn a_reload_after_down_adds_no_address() {
+fn reload_after_down_adds_no_address() {
     isolated(|| {
         if !tool("up and down", "nft") {
             return;
@@ -56,8 +57,9 @@ fn a_reload_after_down_adds_no_address() {
     });
 }
 
+/// `up` reports it, and `status` goes by the server.
 #[test]
-fn without_a_corefile_up_says_so_and_status_goes_by_what_the_server_says() {
+fn up_and_status_without_a_corefile() {
     isolated(|| {
         if !tool("up and down", "nft") {
             return;
@@ -93,8 +95,9 @@ fn without_a_corefile_up_says_so_and_status_goes_by_what_the_server_says() {
     });
 }
 
+/// It reports which rules redirect its queries.
 #[test]
-fn a_server_that_keeps_no_rules_says_which_ones_lead_its_queries_away() {
+fn server_without_rules_reports_redirects() {
     isolated(|| {
         if !tool("up and down", "nft") {
             return;
@@ -112,8 +115,9 @@ fn a_server_that_keeps_no_rules_says_which_ones_lead_its_queries_away() {
     });
 }
 
+/// Its predecessor kept rules; it reports which ones redirect its queries.
 #[test]
-fn a_server_that_takes_over_from_one_with_rules_says_which_ones_lead_its_queries_away() {
+fn successor_without_rules_reports_redirects() {
     isolated(|| {
         if !tool("up and down", "nft") {
             return;
@@ -133,8 +137,9 @@ fn a_server_that_takes_over_from_one_with_rules_says_which_ones_lead_its_queries
     });
 }
 
+/// Several `node down` leave nothing, and none of them fails.
 #[test]
-fn several_that_take_all_away_at_once_leave_nothing_and_none_of_them_fails() {
+fn concurrent_downs() {
     isolated(|| {
         if !tool("up and down", "nft") {
             return;
@@ -163,7 +168,7 @@ fn several_that_take_all_away_at_once_leave_nothing_and_none_of_them_fails() {
 }
 
 #[test]
-fn there_may_be_more_addresses_than_fit_into_a_netlink_sockets_buffer() {
+fn more_addresses_than_a_netlink_buffer() {
     isolated(|| {
         if !tool("up and down", "nft") {
             return;
@@ -181,8 +186,9 @@ fn there_may_be_more_addresses_than_fit_into_a_netlink_sockets_buffer() {
     });
 }
 
+/// It reports if the network has none.
 #[test]
-fn up_waits_for_the_networks_servers_and_says_so_where_there_are_none() {
+fn up_waits_for_servers() {
     isolated(|| {
         if !tool("up and down", "nft") {
             return;
@@ -228,10 +234,11 @@ fn up_waits_for_the_networks_servers_and_says_so_where_there_are_none() {
     });
 }
 
+/// The unit looks for the network's servers until there are some.
 #[test]
-fn a_first_boots_unit_looks_for_the_networks_servers_until_there_are_some() {
+fn first_boot_waits_for_servers() {
     isolated(|| {
-        let test = "a_first_boots_unit_looks_for_the_networks_servers_until_there_are_some";
+        let test = "first_boot_waits_for_servers";
         let Some((_lab, systemd)) = boot(test) else { return };
         fs::write("/etc/localdns/Corefile", OF_THE_NETWORK).expect("the test's own");
         let given = "LOCALDNS_NODE_UPSTREAMS=/etc/localdns/given\nLOCALDNS_NODE_HOST_RESOLVER=none\n";
@@ -250,9 +257,9 @@ fn a_first_boots_unit_looks_for_the_networks_servers_until_there_are_some() {
 }
 
 #[test]
-fn the_unit_without_a_server_takes_the_flags_of_the_servers_unit() {
+fn node_up_unit_takes_server_flags() {
     isolated(|| {
-        let test = "the_unit_without_a_server_takes_the_flags_of_the_servers_unit";
+        let test = "node_up_unit_takes_server_flags";
         let Some((_lab, systemd)) = boot(test) else { return };
         fs::write("/etc/localdns/environment", "LOCALDNS_NODE_LINK=dns0\n").expect("the test's own");
         for unit in ["localdns-node-up", UNIT] {
@@ -265,10 +272,11 @@ fn the_unit_without_a_server_takes_the_flags_of_the_servers_unit() {
     });
 }
 
+/// The Corefile and the pidfile.
 #[test]
-fn the_unit_takes_corefile_and_pidfile_from_the_environment() {
+fn unit_takes_paths_from_the_environment() {
     isolated(|| {
-        let test = "the_unit_takes_corefile_and_pidfile_from_the_environment";
+        let test = "unit_takes_paths_from_the_environment";
         let Some((_lab, systemd)) = boot(test) else { return };
         fs::rename("/etc/localdns/Corefile", "/etc/localdns/another").expect("the test's own");
         let said = "LOCALDNS_NODE_CONF=/etc/localdns/another\nLOCALDNS_NODE_PIDFILE=/run/another.pid\n";
@@ -281,8 +289,9 @@ fn the_unit_takes_corefile_and_pidfile_from_the_environment() {
     });
 }
 
+/// Unless configured otherwise.
 #[test]
-fn without_rules_a_stop_is_clean_unless_said_otherwise() {
+fn stop_without_rules_is_clean() {
     isolated(|| {
         if !tool("up and down", "nft") {
             return;
@@ -299,8 +308,9 @@ fn without_rules_a_stop_is_clean_unless_said_otherwise() {
     });
 }
 
+/// It removes everything from the server, and `up` leaves the fallback.
 #[test]
-fn down_takes_everything_from_a_living_server_too_and_up_leaves_the_fallback() {
+fn down_with_a_running_server() {
     isolated(|| {
         if !tool("up and down", "nft") {
             return;
@@ -350,8 +360,9 @@ fn down_takes_everything_from_a_living_server_too_and_up_leaves_the_fallback() {
     });
 }
 
+/// It removes what both left.
 #[test]
-fn down_takes_what_a_killed_predecessor_and_the_script_left() {
+fn down_after_kill_and_script() {
     isolated(|| {
         if !tool("up and down", "nft") || !tool("up and down", "iptables") {
             return;
@@ -386,8 +397,9 @@ fn down_takes_what_a_killed_predecessor_and_the_script_left() {
     });
 }
 
+/// Root without CAP_NET_ADMIN is not obeyed, and another user is not believed.
 #[test]
-fn a_root_that_may_not_change_the_network_is_not_obeyed_and_another_user_is_not_believed() {
+fn unprivileged_root_and_other_users() {
     isolated(|| {
         if !tool("up and down", "nft") || !tool("up and down", "setpriv") {
             return;

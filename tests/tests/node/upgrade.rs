@@ -14,18 +14,20 @@ use tests::{
     Ask, Options, Server, eventually, isolated, isolated_for, isolated_steadily, run, signal, tempdir, tool,
 };
 
+use super::availability::node;
 use super::clients::{Clients, at, handovers, thirty_percent};
 use super::lab::{COREFILE, Lab, NAME, PLAIN, US};
-use super::never_dark::node;
 
+/// No query is lost or goes to the upstream.
 #[test]
-fn no_query_is_lost_or_goes_to_the_upstream_over_five_upgrades() {
+fn five_upgrades() {
     isolated_steadily(Duration::from_secs(180), || upgrades(5, || CALM, Clients::start));
 }
 
+/// No query is lost or goes to the upstream.
 #[test]
 #[ignore = "long: a hundred upgrades"]
-fn no_query_is_lost_or_goes_to_the_upstream_over_a_hundred_upgrades_by_a_signal() {
+fn hundred_upgrades_by_a_signal() {
     isolated_for(Duration::from_secs(900), || upgrades(handovers(), thirty_percent, Clients::held_to));
 }
 
@@ -60,8 +62,9 @@ fn upgrades(times: usize, rate: fn() -> u32, clients: fn(u32) -> Clients) {
     signal(pid, "TERM");
 }
 
+/// Queries go to the upstream and then to the former server.
 #[test]
-fn a_successor_that_hangs_once_it_is_ready_leaves_queries_to_the_upstream_and_then_to_the_server_before() {
+fn successor_hangs_when_ready() {
     isolated(|| {
         if !tool("node upgrades", "nft") {
             return;
@@ -86,8 +89,9 @@ fn a_successor_that_hangs_once_it_is_ready_leaves_queries_to_the_upstream_and_th
     });
 }
 
+/// It removes nothing and reports why.
 #[test]
-fn down_takes_nothing_away_while_another_process_takes_over_and_says_so() {
+fn down_during_a_takeover() {
     isolated(|| {
         if !tool("node upgrades", "nft") {
             return;
@@ -107,8 +111,9 @@ fn down_takes_nothing_away_while_another_process_takes_over_and_says_so() {
     });
 }
 
+/// It is obeyed.
 #[test]
-fn sigterm_is_obeyed_while_the_process_before_does_not_say_that_it_has_heard() {
+fn sigterm_before_the_predecessor_confirms() {
     isolated(|| {
         let directory = tempdir();
         let (door, corefile) = (directory.path().join("door"), directory.path().join("Corefile"));

@@ -10,8 +10,9 @@ use tests::{Manager, eventually, isolated, run, signal, tool};
 use super::host_resolver::{DROP_IN, Machine};
 use super::lab::Lab;
 
+/// The link of the first nameserver is used instead of that of Azure's server.
 #[test]
-fn without_a_route_to_azures_server_the_link_of_the_first_nameserver_is_turned() {
+fn uplink_without_a_route_to_azure() {
     isolated(|| {
         if !tool("uplink", "nft") {
             return;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tests::{eventually, isolated, run, tool, wire};
 
+use super::availability::{node, status};
 use super::failover::{ACL, LINK_LOCAL, is_answered, is_refused, kill, serve};
 use super::lab::{Lab, PLAIN, POD};
-use super::never_dark::{node, status};
 
 /// A default route in two parts, in another table, and by nexthop objects without their links.
 #[test]
-fn default_routes_of_every_form_are_found() {
+fn default_routes_of_every_form() {
     isolated(|| {
         if !tool("uplinks", "nft") {
             return;
@@ -39,7 +39,7 @@ fn default_routes_of_every_form_are_found() {
 /// While the server runs, across a death, `node up`, `node status` and a restart, and until the link
 /// goes.
 #[test]
-fn an_uplink_without_its_route_stays_one() {
+fn uplink_that_lost_its_route() {
     isolated(|| {
         if !tool("uplinks", "nft") {
             return;
@@ -89,7 +89,7 @@ fn an_uplink_without_its_route_stays_one() {
 
 /// Cilium's table of a default route to its pods.
 #[test]
-fn ciliums_link_to_its_pods_is_no_uplink() {
+fn ciliums_pod_link_is_no_uplink() {
     isolated(|| {
         if !tool("uplinks", "nft") {
             return;

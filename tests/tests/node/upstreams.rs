@@ -12,12 +12,13 @@ use tests::{
     Action, Ask, Options, Says, Server, Upstream, eventually, isolated, publish, run, signal, tempdir, tool,
 };
 
+use super::availability::status;
 use super::lab::{CLUSTER, Lab, NAME, OUTSIDE, PLAIN, POD, within};
-use super::never_dark::status;
 use super::stop_in_start::{Killed, sleeps};
 
+/// They are queried, followed, kept and reported.
 #[test]
-fn the_networks_servers_are_asked_followed_kept_and_told() {
+fn servers_of_the_network() {
     isolated(|| {
         if !tool("upstreams", "nft") {
             return;
@@ -69,8 +70,9 @@ fn the_networks_servers_are_asked_followed_kept_and_told() {
     });
 }
 
+/// Files stay as they are.
 #[test]
-fn without_a_server_there_never_was_one_is_216_and_files_stay() {
+fn no_server_ever_is_exit_216() {
     isolated(|| {
         run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
         run("mount", &["-t", "tmpfs", "tmpfs", "/opt"]);
@@ -96,8 +98,9 @@ fn without_a_server_there_never_was_one_is_216_and_files_stay() {
     });
 }
 
+/// A start that waits uses it.
 #[test]
-fn a_start_takes_the_list_that_comes_while_it_waits() {
+fn list_written_during_a_start() {
     isolated(|| {
         if !tool("upstreams", "nft") {
             return;
@@ -125,8 +128,9 @@ fn a_start_takes_the_list_that_comes_while_it_waits() {
     });
 }
 
+/// It is queried and followed.
 #[test]
-fn another_file_than_the_machines_is_asked_and_followed() {
+fn other_list_than_the_machines() {
     isolated(|| {
         if !tool("upstreams", "nft") {
             return;
@@ -146,8 +150,9 @@ fn another_file_than_the_machines_is_asked_and_followed() {
     });
 }
 
+/// It is served; without one the exit status is 217.
 #[test]
-fn the_corefile_of_the_environment_file_is_served_and_217_where_there_is_none() {
+fn corefile_of_the_environment_file() {
     isolated(|| {
         if !tool("upstreams", "nft") || !tool("upstreams", "base64") {
             return;
@@ -205,8 +210,9 @@ fn the_corefile_of_the_environment_file_is_served_and_217_where_there_is_none() 
     });
 }
 
+/// The server serves without them.
 #[test]
-fn what_cannot_be_written_is_told_once_and_served_without() {
+fn unwritable_files_are_reported_once() {
     isolated(|| {
         if !tool("upstreams", "nft") {
             return;
@@ -240,8 +246,9 @@ fn what_cannot_be_written_is_told_once_and_served_without() {
     });
 }
 
+/// They are queried, also as fallback; a link-local one keeps its link over restarts.
 #[test]
-fn servers_of_ipv6_are_asked_and_the_fallback_and_a_links_own_keeps_its_link_over_restarts() {
+fn ipv6_servers_and_their_links() {
     isolated(|| {
         if !tool("upstreams", "nft") {
             return;
@@ -327,8 +334,9 @@ fn network_says(text: &str) {
     publish(Path::new(RESOLV_CONF), text);
 }
 
+/// In the files for other programs.
 #[test]
-fn of_two_reloads_at_once_the_later_one_counts_in_the_files_for_others() {
+fn later_of_two_reloads_counts() {
     isolated(|| {
         if !tool("upstreams", "nft") {
             return;

@@ -15,11 +15,12 @@ use tests::{
     publish, run, tool,
 };
 
+use super::availability::status;
 use super::lab::{Lab, NAME, OUTSIDE, POD, US, within, within_scope};
-use super::never_dark::status;
 
+/// Leases, answers and ages do not follow them.
 #[test]
-fn leases_answers_and_ages_do_not_follow_a_wall_clock_that_jumps() {
+fn wall_clock_jumps() {
     isolated_steadily(Duration::from_secs(180), || {
         let Some(library) = library().filter(|_| tool("wall clock", "nft")) else { return };
         let _lab = Lab::new();

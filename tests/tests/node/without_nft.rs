@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use tests::{Manager, Options, Server, ask, eventually, isolated, run, tempdir, tool, without_nftables};
 
+use super::availability::{node, status};
 use super::iptables::Tools;
 use super::lab::{CLUSTER, Lab, NAME, POD, US, until_ready, within};
-use super::never_dark::{node, status};
 
+/// One line reports it, and every address is served.
 #[test]
-fn a_kernel_without_nftables_is_told_of_in_one_line_and_every_address_is_served() {
+fn kernel_without_nftables() {
     isolated(|| {
         if !tool("without nftables", "nft") {
             return;
@@ -68,8 +69,9 @@ fn a_kernel_without_nftables_is_told_of_in_one_line_and_every_address_is_served(
     });
 }
 
+/// An address that no rule directs here is reported, and the rest is ready.
 #[test]
-fn a_services_address_that_no_rule_keeps_here_is_told_and_the_rest_is_ready() {
+fn service_address_without_nftables() {
     isolated(|| {
         if !tool("without nftables", "nft") {
             return;
@@ -100,8 +102,9 @@ fn a_services_address_that_no_rule_keeps_here_is_told_and_the_rest_is_ready() {
     });
 }
 
+/// iptables rules direct a Service's queries here.
 #[test]
-fn rules_of_iptables_bring_a_services_queries_here_without_nftables() {
+fn iptables_without_nftables() {
     isolated(|| {
         if !tool("without nftables", "nft") || !tool("without nftables", "/usr/sbin/xtables-legacy-multi") {
             return;

@@ -10,14 +10,16 @@ use tests::{output, tool};
 
 use super::{Node, OTHERS, PATIENCE, WRITABLE, line, said, text, zone};
 
+/// The old file or the new one remains.
 #[test]
-fn a_crash_while_renaming_leaves_the_old_file_or_the_new() {
-    killed_at_each_call("a_crash_while_renaming_leaves_the_old_file_or_the_new", false);
+fn crash_during_a_rename() {
+    killed_at_each_call("crash_during_a_rename", false);
 }
 
+/// Lines are whole.
 #[test]
-fn a_crash_while_writing_in_place_leaves_whole_lines() {
-    killed_at_each_call("a_crash_while_writing_in_place_leaves_whole_lines", true);
+fn crash_during_a_write_in_place() {
+    killed_at_each_call("crash_during_a_write_in_place", true);
 }
 
 fn killed_at_each_call(test: &str, in_place: bool) {

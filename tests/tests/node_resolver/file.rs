@@ -16,8 +16,9 @@ use super::{Node, OTHERS, PATIENCE, SOA, command_on, line, said, text, zone};
 
 const WEB: &str = "web.t1.svc.cluster.local. 5 IN A 10.96.0.100";
 
+/// `remove` leaves them too.
 #[test]
-fn bytes_of_others_stay_and_remove_leaves_them_alone() {
+fn bytes_of_others_stay() {
     let mention = "10.0.0.9 mine # not openshift-generated-node-resolver";
     for others in [
         "",
@@ -48,7 +49,7 @@ fn bytes_of_others_stay_and_remove_leaves_them_alone() {
 }
 
 #[test]
-fn bytes_that_are_no_text_stay_too() {
+fn non_text_bytes_stay() {
     let node = Node::new("", zone(WEB));
     let others = b"127.0.0.1 localhost # \xff\xfe\n\x00\x01 \xc3\n";
     fs::write(node.hosts(), others).unwrap();
@@ -59,16 +60,18 @@ fn bytes_that_are_no_text_stay_too() {
     assert_eq!(fs::read(node.hosts()).unwrap(), others);
 }
 
+/// Those that the script left.
 #[test]
-fn lines_that_the_script_left_are_taken_over() {
+fn scripts_lines_are_replaced() {
     let theirs = format!("{OTHERS}{}192.0.2.7 other\n", line("10.96.0.9", "web.t1.svc"));
     let node = Node::new(&theirs, zone(WEB));
     node.once("web.t1.svc");
     assert_eq!(node.text(), format!("{OTHERS}192.0.2.7 other\n{}", line("10.96.0.100", "web.t1.svc")));
 }
 
+/// Inode and times stay.
 #[test]
-fn a_second_round_with_the_same_answers_leaves_inode_and_times_alone() {
+fn unchanged_answers_write_nothing() {
     let node = Node::new(OTHERS, zone(WEB));
     node.once("web.t1.svc");
     let state = || {
@@ -80,8 +83,9 @@ fn a_second_round_with_the_same_answers_leaves_inode_and_times_alone() {
     assert_eq!(state(), before);
 }
 
+/// Also ACL and label.
 #[test]
-fn mode_owner_acl_label_and_other_attributes_stay() {
+fn mode_owner_and_attributes_stay() {
     let node = Node::new(OTHERS, zone(WEB));
     let path = node.hosts();
     let owned = chown(&path, Some(4242), Some(4243)).is_ok();
@@ -163,8 +167,8 @@ fn readers_never_find_half_a_file() {
 
 /// The new file is written when the other program renames its own.
 #[test]
-fn a_rename_just_before_ours_is_not_lost() {
-    if !tests::tool("a_rename_just_before_ours_is_not_lost", "strace") {
+fn concurrent_rename_is_not_lost() {
+    if !tests::tool("concurrent_rename_is_not_lost", "strace") {
         return;
     }
     let node = Node::new(OTHERS, zone(WEB));
@@ -186,8 +190,9 @@ fn a_rename_just_before_ours_is_not_lost() {
     assert_eq!(node.names(), ["hosts"]);
 }
 
+/// Lookups never use it.
 #[test]
-fn the_nodes_own_hosts_file_is_changed_and_never_asked() {
+fn own_hosts_file_is_changed_only() {
     isolated(|| {
         // If the lookup read this file, its own line would answer it.
         fs::write("/etc/hosts", format!("{OTHERS}{}", line("10.96.0.9", "web.t1.svc"))).unwrap();
@@ -202,8 +207,9 @@ fn the_nodes_own_hosts_file_is_changed_and_never_asked() {
     });
 }
 
+/// If it was replaced outside, the process ends.
 #[test]
-fn a_file_mounted_by_itself_is_changed_in_place_and_one_that_was_replaced_outside_ends_the_process() {
+fn bind_mounted_file_is_rewritten() {
     isolated(|| {
         let home = tempdir();
         let outside = home.path().join("hosts");
@@ -280,8 +286,9 @@ fn a_full_disk_loses_nothing() {
     });
 }
 
+/// It is an error.
 #[test]
-fn a_read_only_disk_is_an_error_that_changes_nothing() {
+fn read_only_disk_changes_nothing() {
     isolated(|| {
         let home = tempdir();
         let place = home.path().to_string_lossy().into_owned();

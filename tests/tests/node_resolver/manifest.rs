@@ -9,8 +9,9 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 use super::{Node, OTHERS, PATIENCE, line, said, zone};
 
+/// Root and the host's /etc.
 #[test]
-fn the_daemonset_asks_for_no_privilege_but_root_and_the_hosts_etc() {
+fn daemonset_privileges() {
     let pod = daemonset()["spec"]["template"]["spec"].clone();
     for absent in ["hostNetwork", "hostPID", "hostIPC", "serviceAccountName", "initContainers"] {
         assert!(pod[absent].is_badvalue(), "{absent}");
@@ -45,9 +46,10 @@ fn the_daemonset_asks_for_no_privilege_but_root_and_the_hosts_etc() {
     assert_eq!(*selector, daemonset()["spec"]["template"]["metadata"]["labels"]);
 }
 
+/// Root suffices.
 #[test]
-fn what_the_daemonset_runs_works_as_root_without_a_capability() {
-    let test = "what_the_daemonset_runs_works_as_root_without_a_capability";
+fn daemonset_without_capabilities() {
+    let test = "daemonset_without_capabilities";
     let container = daemonset()["spec"]["template"]["spec"]["containers"][0].clone();
     let words: Vec<&str> =
         container["command"].as_vec().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
@@ -91,8 +93,8 @@ fn what_the_daemonset_runs_works_as_root_without_a_capability() {
 
 /// The unit for nodes without the DaemonSet.
 #[test]
-fn the_unit_asks_for_no_privilege_but_root_and_etc() {
-    let test = "the_unit_asks_for_no_privilege_but_root_and_etc";
+fn unit_privileges() {
+    let test = "unit_privileges";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/localdns-node-resolver.service");
     let unit = fs::read_to_string(path).expect("the unit is there");
     for setting in [
@@ -123,10 +125,11 @@ fn the_unit_asks_for_no_privilege_but_root_and_etc() {
     }
 }
 
+/// On the node's own file.
 #[test]
-fn what_the_unit_runs_works_on_the_nodes_own_file_without_a_capability() {
+fn unit_without_capabilities() {
     isolated(|| {
-        if !tool("what_the_unit_runs_works_on_the_nodes_own_file_without_a_capability", "setpriv") {
+        if !tool("unit_without_capabilities", "setpriv") {
             return;
         }
         fs::write("/etc/hosts", OTHERS).unwrap();

@@ -7,8 +7,9 @@ use tests::{Action, Transport, assert_contains, now, output, steadily};
 
 use super::{Node, OTHERS, PATIENCE, line, text, zone};
 
+/// In both families.
 #[test]
-fn lines_are_as_the_script_writes_them_in_both_families() {
+fn lines_match_the_scripts() {
     let node = Node::new(
         OTHERS,
         zone(
@@ -29,7 +30,7 @@ fn lines_are_as_the_script_writes_them_in_both_families() {
 }
 
 #[test]
-fn another_domain_and_another_marker_are_written_where_they_are_told() {
+fn configured_domain_and_marker() {
     let node = Node::new(OTHERS, zone("web.t1.svc.k8s.example. 5 IN A 10.96.0.100"));
     let mut command = node.command("web.t1.svc", &["-once", "-marker", "mine"]);
     command.env("CLUSTER_DOMAIN", "k8s.example.");
@@ -37,8 +38,9 @@ fn another_domain_and_another_marker_are_written_where_they_are_told() {
     assert_eq!(node.text(), format!("{OTHERS}10.96.0.100 web.t1.svc web.t1.svc.k8s.example # mine\n"));
 }
 
+/// Commas, blanks and newlines; nothing else is queried.
 #[test]
-fn lists_of_commas_blanks_and_newlines_are_read_whole_and_nothing_else_is_asked() {
+fn separators_of_service_lists() {
     let node = Node::new(OTHERS, zone(""));
     node.once("a.n.svc,,b.n.svc\n c.n.svc");
     let asked: BTreeSet<(String, u16)> =
@@ -48,8 +50,9 @@ fn lists_of_commas_blanks_and_newlines_are_read_whole_and_nothing_else_is_asked(
     assert_eq!(asked, want.collect());
 }
 
+/// Before anything is queried or written.
 #[test]
-fn what_is_no_service_refuses_the_whole_list_before_anything_is_asked_or_written() {
+fn invalid_service_refuses_the_list() {
     let node = Node::new(OTHERS, zone("a.n.svc.cluster.local. 5 IN A 10.96.0.1"));
     let many: String = (0..21).map(|n| format!("s{n}.n.svc,")).collect();
     for (name, value, words) in [
@@ -78,7 +81,7 @@ fn what_is_no_service_refuses_the_whole_list_before_anything_is_asked_or_written
 /// The script's second bug: one answer made it rewrite all lines, and those of failed queries were
 /// lost.
 #[test]
-fn a_partly_failed_round_keeps_the_lines_of_what_failed() {
+fn partly_failed_round_keeps_lines() {
     let services = "answered.n.svc servfail.n.svc refused.n.svc silent.n.svc garbage.n.svc";
     let before = |asked: &tests::Asked| match asked.rtype {
         1 => Action::answer(&format!("{} 5 IN A 10.96.0.1", asked.name)),
@@ -120,7 +123,7 @@ fn a_partly_failed_round_keeps_the_lines_of_what_failed() {
 
 /// The script's third bug: without another name to resolve, it kept a deleted service's line.
 #[test]
-fn the_line_of_a_deleted_service_goes_though_it_is_the_only_one() {
+fn deleted_services_line_is_removed() {
     for denial in [Action::nxdomain(super::SOA), Action::Reply(tests::Says::nodata(super::SOA))] {
         let registry = "image-registry.openshift-image-registry.svc";
         let before = format!("{OTHERS}{}", line("172.30.1.1", registry));
@@ -132,7 +135,7 @@ fn the_line_of_a_deleted_service_goes_though_it_is_the_only_one() {
 }
 
 #[test]
-fn a_service_that_is_no_longer_listed_loses_its_lines() {
+fn unlisted_services_lines_are_removed() {
     let node = Node::new(
         OTHERS,
         zone("a.n.svc.cluster.local. 5 IN A 10.96.0.1\nb.n.svc.cluster.local. 5 IN A 10.96.0.2"),
@@ -144,7 +147,7 @@ fn a_service_that_is_no_longer_listed_loses_its_lines() {
 
 /// The script's fourth bug: the target's name in the address column, and an outside address.
 #[test]
-fn an_external_name_gets_no_line_and_a_warning() {
+fn external_name_is_a_warning() {
     let node = Node::new(
         &format!(
             "{OTHERS}www.example.com. ext.t1.svc ext.t1.svc.cluster.local # openshift-generated-node-resolver\n"
@@ -159,7 +162,7 @@ fn an_external_name_gets_no_line_and_a_warning() {
 }
 
 #[test]
-fn a_headless_service_gets_no_line_and_a_warning() {
+fn headless_service_is_a_warning() {
     let script = || {
         zone(
             "hl.t1.svc.cluster.local. 5 IN A 172.17.0.254
@@ -184,8 +187,9 @@ fn a_headless_service_gets_no_line_and_a_warning() {
     assert_contains!(told, "[WARNING] one.t1.svc: is ignored: 172.17.0.7 is not a service address");
 }
 
+/// Loopback and link-local ones.
 #[test]
-fn loopback_and_link_local_addresses_never_enter() {
+fn local_addresses_are_left_out() {
     for records in [
         "web.t1.svc.cluster.local. 5 IN A 127.0.0.1",
         "web.t1.svc.cluster.local. 5 IN A 169.254.169.254",
@@ -202,7 +206,7 @@ fn loopback_and_link_local_addresses_never_enter() {
 }
 
 #[test]
-fn a_name_that_another_line_defines_is_not_shadowed() {
+fn names_of_other_lines_stay() {
     for other in ["10.0.0.1 web.t1.svc\n", "10.0.0.1 x WEB.t1.svc.cluster.local\n"] {
         let others = format!("{other}{OTHERS}");
         let node = Node::new(&others, zone("web.t1.svc.cluster.local. 5 IN A 10.96.0.100"));
@@ -212,8 +216,9 @@ fn a_name_that_another_line_defines_is_not_shadowed() {
     }
 }
 
+/// At most, for a round of twenty services; no line is lost.
 #[test]
-fn a_dead_name_server_costs_a_round_of_twenty_services_ten_seconds_at_most_and_no_line() {
+fn dead_name_server_costs_ten_seconds() {
     steadily(|| {
         let services: String = (0..20).map(|n| format!("s{n}.n.svc ")).collect();
         let before: String = (0..20).map(|n| line(&format!("10.96.0.{n}"), &format!("s{n}.n.svc"))).collect();

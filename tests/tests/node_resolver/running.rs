@@ -71,8 +71,9 @@ impl Drop for Running {
     }
 }
 
+/// It is logged once.
 #[test]
-fn a_new_address_takes_the_place_of_the_old_one_and_is_said_once() {
+fn new_address_replaces_the_old_one() {
     let node = Node::new(OTHERS, zone("web.t1.svc.cluster.local. 5 IN A 10.96.0.100"));
     let mut running = Running::start(node.command("web.t1.svc", &["-interval", "1"]));
     eventually("the first address", SOON, || node.text().contains("10.96.0.100").then_some(()));
@@ -88,8 +89,9 @@ fn a_new_address_takes_the_place_of_the_old_one_and_is_said_once() {
     assert_eq!(node.text(), want);
 }
 
+/// A bad one is ignored.
 #[test]
-fn a_list_of_services_is_read_again_when_it_changes_and_kept_while_it_is_bad() {
+fn changed_service_list_is_read_again() {
     let node = Node::new(
         OTHERS,
         zone("a.n.svc.cluster.local. 5 IN A 10.96.0.1\nb.n.svc.cluster.local. 5 IN A 10.96.0.2"),
@@ -112,8 +114,9 @@ fn a_list_of_services_is_read_again_when_it_changes_and_kept_while_it_is_bad() {
     assert_eq!(running.lines_with("nonsense"), 1);
 }
 
+/// It is read again however soon the next round is.
 #[test]
-fn a_list_of_services_is_read_again_however_soon_the_next_round_is() {
+fn service_list_with_short_rounds() {
     let node = Node::new(OTHERS, zone("a.n.svc.cluster.local. 5 IN A 10.96.0.1"));
     let list = node.home.path().join("services");
     fs::write(&list, "# none\n").unwrap();
@@ -126,8 +129,9 @@ fn a_list_of_services_is_read_again_however_soon_the_next_round_is() {
     assert_eq!(running.stop(), Some(0));
 }
 
+/// It is reported and delays nothing.
 #[test]
-fn a_list_of_services_that_is_a_pipe_is_told_and_holds_up_nothing() {
+fn pipe_as_service_list() {
     let node = Node::new(
         OTHERS,
         zone("a.n.svc.cluster.local. 5 IN A 10.96.0.1\nb.n.svc.cluster.local. 5 IN A 10.96.0.2"),
@@ -155,8 +159,9 @@ fn a_list_of_services_that_is_a_pipe_is_told_and_holds_up_nothing() {
     assert_eq!(running.stop(), Some(0));
 }
 
+/// And counted, like those that are kept.
 #[test]
-fn what_is_left_out_or_kept_is_warned_of_once_and_counted() {
+fn omitted_lines_are_reported_once() {
     let node =
         Node::new(&format!("10.0.0.1 web.t1.svc\n{OTHERS}{}", line("10.96.0.9", "down.t1.svc")), |asked| {
             match asked.name.split('.').next() {
@@ -193,8 +198,9 @@ fn what_is_left_out_or_kept_is_warned_of_once_and_counted() {
     assert_eq!((running.lines_with("web.t1.svc: "), running.lines_with("down.t1.svc: ")), (1, 1));
 }
 
+/// The process ends, and the file is whole.
 #[test]
-fn sigterm_ends_it_while_nobody_answers_and_the_file_is_whole() {
+fn sigterm_during_silent_lookups() {
     let before = format!("{OTHERS}{}", line("10.96.0.9", "web.t1.svc"));
     let node = Node::new(&before, |_| tests::Action::Silent);
     let mut running = Running::start(node.command("web.t1.svc", &[]));
@@ -203,8 +209,9 @@ fn sigterm_ends_it_while_nobody_answers_and_the_file_is_whole() {
     assert_eq!((node.text(), node.names()), (before, vec!["hosts".to_owned()]));
 }
 
+/// It is tried again.
 #[test]
-fn a_hosts_file_that_cannot_be_changed_is_said_once_and_tried_again() {
+fn unwritable_hosts_file_is_reported_once() {
     let node = Node::new(OTHERS, zone("web.t1.svc.cluster.local. 5 IN A 10.96.0.100"));
     fs::remove_file(node.hosts()).unwrap();
     let mut running = Running::start(node.command("web.t1.svc", &["-interval", "1"]));

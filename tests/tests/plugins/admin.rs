@@ -34,8 +34,9 @@ fn lameduck_keeps_serving_for_its_time() {
     assert!(stopped.elapsed() >= Duration::from_secs(1), "{:?}", stopped.elapsed());
 }
 
+/// Names and labels.
 #[test]
-fn metric_names_and_labels_are_those_of_coredns() {
+fn metrics_match_coredns() {
     let ip = fresh_ip();
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.starts_with("none") {
         true => Action::nxdomain(SOA),
@@ -125,7 +126,7 @@ fn metric_names_and_labels_are_those_of_coredns() {
 /// Like in CoreDNS, where the cache's metrics are global; queries are counted only for blocks with
 /// `prometheus`.
 #[test]
-fn what_a_cache_counts_is_told_by_whichever_block_has_prometheus() {
+fn cache_metrics_with_any_prometheus() {
     let [ip, other] = [fresh_ip(), fresh_ip()];
     let upstream = Upstream::start(fresh_ip(), good);
     let (forward, port) = (format!("forward . {}", upstream.word()), port());
@@ -153,8 +154,9 @@ fn what_a_cache_counts_is_told_by_whichever_block_has_prometheus() {
     }
 }
 
+/// They appear and move with what they count.
 #[test]
-fn metrics_that_are_quiet_at_first_move_with_what_they_count() {
+fn metrics_absent_at_first() {
     let upstream = Upstream::start(fresh_ip(), |asked| match &asked.name[..4] {
         "slow" => Action::Silent,
         "ttl1" | "ttl2" => Action::answer(&format!("{} {} IN A 192.0.2.1", asked.name, &asked.name[3..4])),
@@ -232,7 +234,7 @@ fn metrics_that_are_quiet_at_first_move_with_what_they_count() {
 }
 
 #[test]
-fn the_version_of_the_corefile_that_serves_is_told() {
+fn served_corefile_version_is_a_metric() {
     let ip = fresh_ip();
     let dns = Dns::start_on(ip, &format!("prometheus {ip}:9153\nreload\nwhoami"));
     let version = || {
@@ -248,8 +250,9 @@ fn the_version_of_the_corefile_that_serves_is_told() {
     assert_ne!(version(), first);
 }
 
+/// And reported.
 #[test]
-fn a_health_page_that_does_not_answer_is_counted_and_told() {
+fn failing_health_page_is_counted() {
     isolated(|| {
         let ip = fresh_ip();
         let dns = Dns::start_on(ip, &format!("prometheus {ip}:9153\nhealth {ip}:8080\nwhoami"));
@@ -267,7 +270,7 @@ fn a_health_page_that_does_not_answer_is_counted_and_told() {
 }
 
 #[test]
-fn our_own_metrics_count_hosts_hits_and_misses() {
+fn hosts_hits_and_misses_are_counted() {
     let ip = fresh_ip();
     let upstream = Upstream::start(fresh_ip(), good);
     let hosts = "hosts {\n192.0.2.9 known.example\nfallthrough\n}";
@@ -283,8 +286,9 @@ fn our_own_metrics_count_hosts_hits_and_misses() {
     );
 }
 
+/// Names outside of every zone are counted as dropped.
 #[test]
-fn blocks_share_a_metrics_listener_and_names_outside_are_counted_as_dropped() {
+fn blocks_share_a_metrics_listener() {
     let (ip, port) = (fresh_ip(), port());
     let block = |zone: &str| format!("{zone}:{port} {{\nbind {ip}\nprometheus {ip}:9153\nwhoami\n}}\n");
     let _server = Server::start(&format!("{}{}", block("a.example"), block("b.example")));
@@ -298,8 +302,9 @@ fn blocks_share_a_metrics_listener_and_names_outside_are_counted_as_dropped() {
     assert_eq!(http_get((ip, 9153).into(), "/").unwrap().0, 404);
 }
 
+/// It is reported, and DNS is served.
 #[test]
-fn a_bound_admin_address_is_told_and_does_not_stop_dns() {
+fn occupied_admin_address_keeps_dns() {
     let ip = fresh_ip();
     let _taken = std::net::TcpListener::bind((ip, 9153)).unwrap();
     let dns = Dns::start_on(ip, &format!("prometheus {ip}:9153\nwhoami"));
@@ -307,8 +312,9 @@ fn a_bound_admin_address_is_told_and_does_not_stop_dns() {
     assert_contains!(dns.server.wait_for_log("9153", Duration::from_secs(2)), "[ERROR]");
 }
 
+/// An upstream that sends queries back is reported and no longer queried.
 #[test]
-fn an_upstream_that_sends_queries_back_is_told_by_status_and_no_longer_asked() {
+fn looping_upstream_in_status() {
     let (ip, other) = (fresh_ip(), Upstream::start(fresh_ip(), good));
     let back = fresh_ip();
     let looping = format!("{back}:{}", port());
@@ -335,7 +341,7 @@ fn an_upstream_that_sends_queries_back_is_told_by_status_and_no_longer_asked() {
 }
 
 #[test]
-fn localdns_status_names_an_upstream_that_is_down() {
+fn status_names_a_failed_upstream() {
     let (ip, good) = (fresh_ip(), Upstream::start(fresh_ip(), good));
     let gone = format!("{}:{}", fresh_ip(), port());
     let body = format!("prometheus {ip}:9153\nforward . {gone} {} {{\npolicy sequential\n}}", good.word());

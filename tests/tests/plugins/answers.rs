@@ -6,8 +6,9 @@ use tests::{
     Action, Ask, Dns, Options, Server, Upstream, ask, assert_contains, fresh_ip, isolated, port, tempdir,
 };
 
+/// With its port and transport.
 #[test]
-fn whoami_tells_address_port_and_transport() {
+fn whoami_answers_the_clients_address() {
     let dns = Dns::start("whoami");
     for (query, service) in [
         (Ask::new("a.example", "A"), "_udp.a.example."),
@@ -26,7 +27,7 @@ fn whoami_tells_address_port_and_transport() {
 }
 
 #[test]
-fn nsid_is_told_to_those_who_ask() {
+fn nsid_answers_requests_only() {
     let dns = Dns::start("nsid node-7\nwhoami");
     assert_eq!(Ask::new("a.example", "A").nsid().of(dns.at).option(3), Some(&b"node-7"[..]));
     assert_eq!(Ask::new("a.example", "A").edns(1232).of(dns.at).option(3), None);
@@ -37,7 +38,7 @@ fn nsid_is_told_to_those_who_ask() {
 
 /// Like on OpenShift: a block for the name `hostname.bind` only.
 #[test]
-fn chaos_answers_class_ch_beside_other_blocks() {
+fn chaos_beside_other_blocks() {
     let (ip, port) = (fresh_ip(), port());
     let _server = Server::start(&format!(
         "hostname.bind:{port} {{\nbind {ip}\nchaos\n}}\nbind:{port} {{\nbind {ip}\nchaos \"node 7\" b@example a@example\nwhoami\n}}\nexample:{port} {{\nbind {ip}\nwhoami\n}}"
@@ -68,7 +69,7 @@ fn chaos_answers_class_ch_beside_other_blocks() {
 }
 
 #[test]
-fn an_upstream_that_is_ourselves_is_refused_at_start() {
+fn forward_to_itself_is_refused() {
     let (ip, port) = (fresh_ip(), port());
     let corefile = format!(".:{port} {{\nbind {ip}\nloop\nforward . {ip}:{port}\n}}");
     let output = Server::expect_failure(&corefile, Options::default());
@@ -78,7 +79,7 @@ fn an_upstream_that_is_ourselves_is_refused_at_start() {
 
 /// In a private network, where the port is free on every address.
 #[test]
-fn a_bound_block_and_one_for_every_address_share_a_port() {
+fn bound_and_unbound_block_share_port() {
     isolated(|| {
         let (ip, other) = (fresh_ip(), fresh_ip());
         let port = port();
@@ -114,7 +115,7 @@ fn a_bound_block_and_one_for_every_address_share_a_port() {
 
 /// The example in CoreDNS's README: the root block forwards to two others of the same Corefile.
 #[test]
-fn a_chain_through_blocks_of_the_same_corefile_answers() {
+fn chain_through_blocks_answers() {
     let (ip, port) = (fresh_ip(), port());
     let upstream = Upstream::start(fresh_ip(), |asked| {
         let answer = Action::answer(&format!("{} 30 IN A 192.0.2.1", asked.name));
@@ -144,8 +145,9 @@ fn a_chain_through_blocks_of_the_same_corefile_answers() {
     assert!(late >= 80, "every name came to the end of the chain: {late}");
 }
 
+/// It is reported and ends nothing.
 #[test]
-fn a_loop_through_another_server_is_told_and_ends_nothing() {
+fn loop_through_another_server() {
     let (ip, port) = (fresh_ip(), port());
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     let relay = Upstream::start(fresh_ip(), move |asked| {
@@ -162,8 +164,9 @@ fn a_loop_through_another_server_is_told_and_ends_nothing() {
     assert!(dns.server.is_running());
 }
 
+/// It is reported though the first probe is lost.
 #[test]
-fn a_loop_is_told_even_where_its_first_probe_is_lost() {
+fn loop_with_a_lost_probe() {
     let (ip, port) = (fresh_ip(), port());
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     let seen = std::sync::atomic::AtomicUsize::new(0);
@@ -180,7 +183,7 @@ fn a_loop_is_told_even_where_its_first_probe_is_lost() {
 }
 
 #[test]
-fn a_block_with_every_quiet_directive_serves() {
+fn block_with_every_quiet_directive() {
     let directory = tempdir();
     std::fs::write(directory.path().join("more"), "whoami\n").unwrap();
     let body = format!(

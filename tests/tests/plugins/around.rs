@@ -39,8 +39,9 @@ pub(super) fn asked(upstream: &Upstream) -> Vec<String> {
     upstream.asked().iter().map(|asked| format!("{} {}", asked.name, asked.rtype)).collect()
 }
 
+/// The upstream gets the rewritten name, the client the one that it asked.
 #[test]
-fn what_is_sought_goes_to_the_upstream_and_what_was_asked_comes_back() {
+fn rewritten_question_and_answer() {
     for (rule, name, rtype, sought, told) in [
         ("name old.example new.example", "Old.Example", "A", "new.example. 1", "Old.Example. A 192.0.2.1"),
         ("name prefix ftp. www.", "ftp.a.example", "A", "www.a.example. 1", "www.a.example. A 192.0.2.1"),
@@ -81,8 +82,9 @@ fn what_is_sought_goes_to_the_upstream_and_what_was_asked_comes_back() {
     }
 }
 
+/// A failure has its reason, and a rule may change its rcode.
 #[test]
-fn a_failure_is_told_with_its_reason_and_may_be_given_another_rcode() {
+fn failures_have_reasons_and_rcodes() {
     let (dns, _upstream) = dns("errors\nrewrite rcode suffix example SERVFAIL NXDOMAIN\nminimal");
     assert_eq!(ask(dns.at, "servfail.example", "A").status(), "NXDOMAIN");
     assert_eq!(ask(dns.at, "x.example", "A").status(), "NOERROR");
@@ -92,8 +94,9 @@ fn a_failure_is_told_with_its_reason_and_may_be_given_another_rcode() {
     assert_eq!(reply.extended_error().map(|(code, _)| code), Some(23), "a network error");
 }
 
+/// A rule changes the rcode of what is refused below it, not above it.
 #[test]
-fn a_rule_gives_another_rcode_to_what_is_refused_below_it_and_not_above() {
+fn rcode_rules_above_a_refusal() {
     let ip = fresh_ip();
     let _server = Server::start(&format!(
         "example:{0} {{\nbind {ip}\nacl secret.example {{\nblock\n}}\nrewrite rcode suffix . REFUSED NXDOMAIN\nwhoami\n}}",
@@ -107,8 +110,9 @@ fn a_rule_gives_another_rcode_to_what_is_refused_below_it_and_not_above() {
     }
 }
 
+/// The log shows the name's beginning.
 #[test]
-fn a_name_that_rules_make_too_long_is_a_failure_of_which_the_log_tells_the_beginning() {
+fn overlong_rewritten_name_fails() {
     let (dns, upstream) = dns(&format!("errors\nrewrite name substring s. {}.", "l".repeat(64)));
     let name = "s.".repeat(100) + "example";
     let reply = Ask::new(&name, "A").edns(1232).of(dns.at);
@@ -118,8 +122,9 @@ fn a_name_that_rules_make_too_long_is_a_failure_of_which_the_log_tells_the_begin
     assert_eq!(asked(&upstream), [""; 0]);
 }
 
+/// The log shows the beginning of a long text that is no record.
 #[test]
-fn of_a_long_text_that_is_no_record_the_log_tells_the_beginning() {
+fn invalid_record_text_is_shortened() {
     let text = "{{ .Name }} 60 IN A ".to_owned() + &"{{ .Name }}".repeat(40);
     let dns = Dns::start(&format!("errors\ntemplate IN A . {{\nanswer \"{text}\"\n}}"));
     let reply = Ask::new(&("s.".repeat(100) + "example"), "A").of(dns.at);
@@ -128,8 +133,9 @@ fn of_a_long_text_that_is_no_record_the_log_tells_the_beginning() {
     assert!(line.contains("...") && line.len() < 3_000, "{} octets: {line}", line.len());
 }
 
+/// It is logged as without steps.
 #[test]
-fn a_silent_upstream_is_told_as_without_steps() {
+fn silent_upstream_with_steps() {
     let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
     let told = |steps: &str| {
         let dns = Dns::start(&format!("errors\n{steps}\nforward . {}", silent.word()));
@@ -142,7 +148,7 @@ fn a_silent_upstream_is_told_as_without_steps() {
 }
 
 #[test]
-fn rules_decide_from_top_to_bottom_who_is_answered() {
+fn rules_apply_from_top_to_bottom() {
     let ip = fresh_ip();
     let upstream = Upstream::start(fresh_ip(), upstream);
     let dns = Dns::start_on(
@@ -175,8 +181,9 @@ fn rules_decide_from_top_to_bottom_who_is_answered() {
     }
 }
 
+/// Set and cleared, in queries and in replies.
 #[test]
-fn flags_are_set_and_cleared_on_both_ways() {
+fn flags_change_in_both_directions() {
     let (dns, upstream) = dns("header {\nquery clear rd\nresponse set aa\nresponse clear ra rd\n}");
     for _ in 0..2 {
         let reply = ask(dns.at, "x.example", "A");
@@ -185,8 +192,9 @@ fn flags_are_set_and_cleared_on_both_ways() {
     assert!(upstream.asked().iter().all(|asked| asked.bytes[2] & 1 == 0), "RD is not sent");
 }
 
+/// Rules clear RD in the query, and the client gets its own RD back.
 #[test]
-fn what_rules_seek_without_rd_is_kept_and_the_client_gets_its_own_rd_back() {
+fn answers_without_rd_are_cached() {
     let (dns, upstream) = dns("header {\nquery clear rd\n}");
     for (rd, flags) in [(true, "qr rd ra"), (false, "qr ra"), (true, "qr rd ra")] {
         let reply = Ask::new("x.example", "A").rd(rd).of(dns.at);
@@ -196,7 +204,7 @@ fn what_rules_seek_without_rd_is_kept_and_the_client_gets_its_own_rd_back() {
 }
 
 #[test]
-fn rd_is_the_clients_whoever_answers() {
+fn rd_is_always_the_clients() {
     let upstream = Upstream::start(fresh_ip(), upstream);
     let dns = Dns::start(&format!(
         "header {{\nquery set rd\n}}\nacl acl.example {{\nblock\n}}\n\
@@ -216,8 +224,9 @@ fn rd_is_the_clients_whoever_answers() {
     assert_eq!(asked(&upstream).len(), 2);
 }
 
+/// Whatever is configured below it.
 #[test]
-fn any_is_answered_whatever_is_said_below_it() {
+fn any_precedes_other_directives() {
     let (dns, upstream) = dns("any\nacl {\nblock type ANY\n}\nrewrite type ANY A");
     for name in ["x.example", "X.other.Example"] {
         let reply = ask(dns.at, name, "ANY");
@@ -228,8 +237,9 @@ fn any_is_answered_whatever_is_said_below_it() {
     assert_eq!(ask(dns.at, "x.example", "A").answers.len(), 1, "other types pass");
 }
 
+/// Positive answers are minimal.
 #[test]
-fn a_positive_answer_is_minimal_and_a_denial_is_whole() {
+fn minimal_keeps_denials_whole() {
     let (dns, _upstream) = dns("minimal");
     for _ in 0..2 {
         let reply = ask(dns.at, "x.example", "A");
@@ -250,8 +260,9 @@ const STALE: &[(&str, &str, &str)] = &[
     ("rewrite cname exact there.example. here.example.", "cname-there.example", "here.example."),
 ];
 
+/// It is marked as stale and then fetched again.
 #[test]
-fn what_is_stale_below_a_step_is_told_and_then_fetched_again() {
+fn stale_answer_below_a_step() {
     for (steps, name, stale) in STALE {
         for tcp in [false, true] {
             steadily(|| {
@@ -287,8 +298,9 @@ fn what_is_stale_below_a_step_is_told_and_then_fetched_again() {
     }
 }
 
+/// In turn, by weight or nearest first.
 #[test]
-fn addresses_take_turns_or_come_by_weight_or_nearest_first() {
+fn loadbalance_orders_addresses() {
     let hosts: String = (1..=4).map(|n| format!("192.0.2.{n} x.example\n")).collect();
     let first = |dns: &Dns| ask(dns.at, "x.example", "A").answers[0].data.clone();
     let dns_with = |policy: &str| Dns::start(&format!("loadbalance {policy}\nhosts {{\n{hosts}}}"));

@@ -24,8 +24,9 @@ fn upstream(asked: &Asked) -> Action {
     Action::Reply(says.flags(AD))
 }
 
+/// If it changed or added records.
 #[test]
-fn ad_is_clear_where_a_step_changed_or_added_records() {
+fn ad_is_clear_after_a_step() {
     let directory = tempdir();
     let resolv = directory.path().join("resolv.conf");
     fs::write(&resolv, "nameserver 10.96.0.10\nsearch corp.lan lan\noptions ndots:5\n").expect("it is ours");

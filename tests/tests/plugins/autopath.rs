@@ -57,8 +57,9 @@ impl Searching {
     }
 }
 
+/// With one query.
 #[test]
-fn one_query_is_answered_by_the_first_name_that_is_there() {
+fn first_existing_name_answers() {
     let searching = Searching::start("", "");
     for (name, rtype, told, asked) in [
         ("here.corp.lan", "A", "NOERROR here.corp.lan. 192.0.2.1", &[][..]),
@@ -113,8 +114,9 @@ fn one_query_is_answered_by_the_first_name_that_is_there() {
     assert_eq!(reply.answers.len(), 2);
 }
 
+/// A name that exists nowhere may be answered as without data; short names may be left alone.
 #[test]
-fn a_name_that_is_nowhere_may_be_told_to_lack_data_and_short_ones_may_be_left_alone() {
+fn nonexistent_names_and_short_names() {
     let searching = Searching::start("ndots 1\nresponse noerror", "");
     let reply = ask(searching.dns.at, "no.where.corp.lan", "A");
     assert_eq!((reply.status(), reply.answers.len(), reply.authorities.len()), ("NOERROR", 0, 1));
@@ -125,7 +127,7 @@ fn a_name_that_is_nowhere_may_be_told_to_lack_data_and_short_ones_may_be_left_al
 }
 
 #[test]
-fn acl_sees_each_name_that_is_tried() {
+fn acl_sees_each_tried_name() {
     let searching = Searching::start("", "acl example {\nblock\n}");
     let (told, asked) = searching.told(&Ask::new("four.corp.lan", "A"));
     assert_eq!((told.as_str(), asked.len()), ("REFUSED ", 2), "{asked:?}");
@@ -136,16 +138,18 @@ fn acl_sees_each_name_that_is_tried() {
     assert_eq!(searching.upstream.asked().len(), 2, "what is dropped is asked for nowhere");
 }
 
+/// The rewritten name is completed, and the reply has the client's name.
 #[test]
-fn what_is_sought_is_completed_and_what_was_asked_is_told() {
+fn rewrite_with_autopath() {
     let searching = Searching::start("", "rewrite name suffix .old.test .corp.lan answer auto");
     let (told, asked) = searching.told(&Ask::new("two.labels.old.test", "A"));
     assert_eq!(told, "NOERROR two.labels.old.test. two.labels., two.labels. 192.0.2.4");
     assert_eq!(asked.len(), 4);
 }
 
+/// Failures are logged once.
 #[test]
-fn answers_that_were_found_are_counted_and_failures_told_once() {
+fn completed_answers_are_counted() {
     let ip = fresh_ip();
     let searching = Searching::start("", &format!("errors\nprometheus {ip}:9153"));
     for name in
@@ -167,7 +171,7 @@ fn answers_that_were_found_are_counted_and_failures_told_once() {
 }
 
 #[test]
-fn each_name_that_several_clients_want_at_once_is_asked_for_once() {
+fn concurrent_names_are_queried_once() {
     let ip = fresh_ip();
     // The kernel distributes the clients over the sockets of four workers.
     let searching = Searching::start("", &format!("multisocket 4\nprometheus {ip}:9153"));
@@ -189,8 +193,9 @@ fn each_name_that_several_clients_want_at_once_is_asked_for_once() {
     }
 }
 
+/// Also with names longer than others may be.
 #[test]
-fn a_list_longer_than_other_names_may_be_is_tried_to_its_end() {
+fn long_search_list_is_tried_whole() {
     let directory = tempdir();
     let file = directory.path().join("resolv.conf");
     let domains: String = (0..32).map(|n| format!(" d{n}.lan")).collect();
@@ -204,8 +209,9 @@ fn a_list_longer_than_other_names_may_be_is_tried_to_its_end() {
     assert_eq!(upstream.asked().len(), 32);
 }
 
+/// An error at its place; a reload keeps the running configuration.
 #[test]
-fn a_file_that_is_no_list_is_an_error_at_its_word_and_a_reload_keeps_what_serves() {
+fn invalid_search_list_is_refused() {
     let directory = tempdir();
     let file = directory.path().join("resolv.conf");
     let ip = fresh_ip();

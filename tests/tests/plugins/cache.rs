@@ -7,8 +7,9 @@ use tests::{Action, Ask, Dns, Metrics, Says, Upstream, ask, eventually, fresh_ip
 
 use super::{SOA, expire, good, short_lived};
 
+/// Its TTL counts down.
 #[test]
-fn a_hit_asks_nobody_and_counts_its_ttl_down() {
+fn hit_needs_no_upstream() {
     let upstream = Upstream::start(fresh_ip(), good);
     let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
     assert_eq!(ask(dns.at, "x.example", "A").answers[0].ttl, 300);
@@ -26,8 +27,9 @@ fn a_hit_asks_nobody_and_counts_its_ttl_down() {
     assert_eq!(upstream.count("x.example."), 1);
 }
 
+/// To the configured bounds.
 #[test]
-fn ttls_are_clamped_to_what_the_cache_is_told() {
+fn ttls_are_clamped() {
     let upstream = Upstream::start(fresh_ip(), |asked| {
         let ttl = asked.name.split('.').next().unwrap();
         Action::answer(&format!("{} {ttl} IN A 192.0.2.1", asked.name))
@@ -48,7 +50,7 @@ fn ttls_are_clamped_to_what_the_cache_is_told() {
 }
 
 #[test]
-fn each_record_keeps_a_ttl_of_its_own() {
+fn each_record_has_its_ttl() {
     let upstream = Upstream::start(fresh_ip(), |asked| {
         Action::answer(&format!(
             "{} 600 IN CNAME target.example.\ntarget.example. 60 IN A 192.0.2.1",
@@ -63,7 +65,7 @@ fn each_record_keeps_a_ttl_of_its_own() {
 }
 
 #[test]
-fn denials_live_as_long_as_the_soa_minimum() {
+fn denials_use_the_soa_minimum() {
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.starts_with("none") {
         true => Action::nxdomain(SOA),
         false => Action::Reply(Says::nodata(SOA)),
@@ -81,7 +83,7 @@ fn denials_live_as_long_as_the_soa_minimum() {
 }
 
 #[test]
-fn what_may_not_be_stored_is_not() {
+fn uncacheable_replies_are_not_stored() {
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.split('.').next().unwrap() {
         "servfail" => Action::rcode(2),
         "refused" => Action::rcode(5),
@@ -108,8 +110,9 @@ fn what_may_not_be_stored_is_not() {
     assert_eq!(upstream.count("norecursion.example."), 2, "RD=0 fills nothing");
 }
 
+/// It hides no good answer.
 #[test]
-fn a_servfail_is_kept_for_its_time_and_hides_no_good_answer() {
+fn servfail_is_cached_briefly() {
     let upstream = Upstream::start(fresh_ip(), |_| Action::rcode(2));
     let dns = Dns::start(&format!("cache {{\nservfail 30s\n}}\nforward . {}", upstream.word()));
     for _ in 0..3 {
@@ -119,7 +122,7 @@ fn a_servfail_is_kept_for_its_time_and_hides_no_good_answer() {
 }
 
 #[test]
-fn do_and_cd_have_entries_of_their_own() {
+fn do_and_cd_have_own_entries() {
     let upstream = Upstream::start(fresh_ip(), good);
     let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
     let query = || Ask::new("x.example", "A");
@@ -132,7 +135,7 @@ fn do_and_cd_have_entries_of_their_own() {
 }
 
 #[test]
-fn disable_and_zones_bound_what_is_cached() {
+fn disable_and_zones_limit_the_cache() {
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.starts_with("none") {
         true => Action::nxdomain(SOA),
         false => good(asked),
@@ -153,8 +156,9 @@ fn disable_and_zones_bound_what_is_cached() {
     }
 }
 
+/// Before they expire.
 #[test]
-fn a_popular_name_is_fetched_before_it_expires() {
+fn popular_names_are_prefetched() {
     steadily(|| {
         let upstream =
             Upstream::start(fresh_ip(), |asked| Action::answer(&format!("{} 2 IN A 192.0.2.1", asked.name)));
@@ -180,7 +184,7 @@ fn a_popular_name_is_fetched_before_it_expires() {
 }
 
 #[test]
-fn without_serve_stale_an_expired_answer_is_gone() {
+fn expired_answers_without_serve_stale() {
     let mut upstream = Upstream::start(fresh_ip(), short_lived);
     let dns =
         Dns::start(&format!("cache {{\nsuccess 9984 3600 1\nservfail 0\n}}\nforward . {}", upstream.word()));
@@ -190,8 +194,9 @@ fn without_serve_stale_an_expired_answer_is_gone() {
     assert_eq!(ask(dns.at, "x.example", "A").status(), "SERVFAIL");
 }
 
+/// The stale answer is sent first and refreshed afterwards.
 #[test]
-fn serve_stale_immediate_answers_first_and_refreshes_after() {
+fn serve_stale_immediate() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), short_lived);
         let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h immediate\n}";
@@ -213,8 +218,9 @@ fn serve_stale_immediate_answers_first_and_refreshes_after() {
     });
 }
 
+/// The upstream is queried first; a stale answer replaces its failure.
 #[test]
-fn serve_stale_verify_asks_first_and_outlives_the_upstream() {
+fn serve_stale_verify() {
     steadily(|| {
         let mut upstream = Upstream::start(fresh_ip(), short_lived);
         let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h verify\nservfail 0\n}";
@@ -243,7 +249,7 @@ fn serve_stale_verify_asks_first_and_outlives_the_upstream() {
 }
 
 #[test]
-fn a_servfail_never_displaces_a_stale_good_answer() {
+fn servfail_keeps_a_stale_answer() {
     let upstream = Upstream::start(fresh_ip(), short_lived);
     let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h verify\n}";
     let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
@@ -255,8 +261,9 @@ fn a_servfail_never_displaces_a_stale_good_answer() {
     }
 }
 
+/// And only to answers.
 #[test]
-fn prefer_positive_gives_way_to_answers_alone() {
+fn prefer_positive_yields_to_answers() {
     let upstream = Upstream::start(fresh_ip(), short_lived);
     let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h verify\nserve_stale_policy prefer_positive\n}";
     let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
@@ -284,8 +291,9 @@ fn prefer_positive_gives_way_to_answers_alone() {
     }
 }
 
+/// For good.
 #[test]
-fn a_good_answer_displaces_an_old_denial_for_good() {
+fn good_answer_replaces_a_denial() {
     let upstream = Upstream::start(fresh_ip(), |_| {
         Action::nxdomain("example. 1 IN SOA ns.example. host.example. 1 7200 900 86400 1")
     });

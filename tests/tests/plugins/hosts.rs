@@ -56,7 +56,7 @@ fn hosts_answers_by_its_rows() {
 }
 
 #[test]
-fn hosts_answers_ptr_unless_told_not_to() {
+fn ptr_from_hosts() {
     let entries = "192.0.2.1 one.example\n2001:db8::1 one.example\n";
     let v6 = "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa";
     let dns = Dns::start(&format!("hosts {{\n{entries}}}"));
@@ -68,7 +68,7 @@ fn hosts_answers_ptr_unless_told_not_to() {
 }
 
 #[test]
-fn hosts_falls_through_for_the_zones_it_is_told() {
+fn fallthrough_zones() {
     let upstream = Upstream::start(fresh_ip(), good);
     let hosts = "hosts {\n192.0.2.9 known.example\nfallthrough example\n}";
     let dns = Dns::start(&format!("{hosts}\nforward . {}", upstream.word()));
@@ -80,8 +80,9 @@ fn hosts_falls_through_for_the_zones_it_is_told() {
     assert_eq!(upstream.total(), 1);
 }
 
+/// If it vanishes, the names stay.
 #[test]
-fn a_hosts_file_is_followed_and_its_end_empties_nothing() {
+fn hosts_file_is_followed() {
     let directory = tempdir();
     let path = directory.path().join("hosts");
     publish(&path, "192.0.2.1 x.example\n");
@@ -96,8 +97,9 @@ fn a_hosts_file_is_followed_and_its_end_empties_nothing() {
     dns.sees("x.example", "192.0.2.3");
 }
 
+/// No name is lost.
 #[test]
-fn a_hosts_file_that_is_being_written_loses_no_name() {
+fn hosts_file_during_a_write() {
     let directory = tempdir();
     let path = directory.path().join("hosts");
     publish(&path, "192.0.2.9 first.example\n192.0.2.1 x.example\n");
@@ -122,7 +124,7 @@ fn a_hosts_file_that_is_being_written_loses_no_name() {
 }
 
 #[test]
-fn a_hosts_file_that_comes_later_is_read() {
+fn hosts_file_written_later() {
     let directory = tempdir();
     let path = directory.path().join("hosts");
     let dns = Dns::start(&format!("hosts {} {{\nreload 100ms\n}}", path.display()));
@@ -131,8 +133,9 @@ fn a_hosts_file_that_comes_later_is_read() {
     dns.sees("x.example", "192.0.2.1");
 }
 
+/// The first ten are named.
 #[test]
-fn bad_hosts_lines_are_skipped_and_the_first_ten_named() {
+fn bad_hosts_lines_are_skipped() {
     let directory = tempdir();
     let path = directory.path().join("hosts");
     let bad: String = (0..15).map(|n| format!("999.1.1.{n} bad{n}.example\n")).collect();
@@ -157,8 +160,9 @@ fn bad_hosts_lines_are_skipped_and_the_first_ten_named() {
     assert!(told(&log, "2") && !told(&log, "12"), "the first ten, and no more:\n{log}");
 }
 
+/// They load at once.
 #[test]
-fn a_hundred_thousand_hosts_lines_load_in_no_time() {
+fn hundred_thousand_hosts_lines() {
     let directory = tempdir();
     let path = directory.path().join("hosts");
     let text: String =
@@ -170,7 +174,7 @@ fn a_hundred_thousand_hosts_lines_load_in_no_time() {
 }
 
 #[test]
-fn a_new_hosts_entry_is_not_hidden_by_a_cached_denial() {
+fn hosts_entry_replaces_cached_denial() {
     let directory = tempdir();
     let path = directory.path().join("hosts");
     std::fs::write(&path, "").unwrap();

@@ -29,7 +29,7 @@ fn log_lines_are_those_of_coredns() {
 }
 
 #[test]
-fn the_size_that_is_logged_is_no_more_than_bufsize_says() {
+fn logged_size_respects_bufsize() {
     let dns = Dns::start("bufsize 600\nlog . \"{name} takes {>bufsize}\"\nhosts {\n192.0.2.1 x.example\n}");
     for (size, told) in [(4096, 600), (600, 600), (512, 512)] {
         Ask::new(&format!("of-{size}.x.example"), "A").edns(size).of(dns.at);
@@ -52,8 +52,9 @@ fn an_upstream_that_refuses_is_named() {
     }
 }
 
+/// They select what is logged.
 #[test]
-fn log_classes_names_and_formats_choose_what_is_shown() {
+fn log_classes_names_and_formats() {
     let hosts = "hosts {\n192.0.2.1 x.example x.other\n}";
     let dns = Dns::start(&format!("log . {{\nclass error denial\n}}\n{hosts}"));
     ask(dns.at, "x.example", "A");
@@ -72,7 +73,7 @@ fn log_classes_names_and_formats_choose_what_is_shown() {
 }
 
 #[test]
-fn json_logs_are_objects_with_the_fields_of_coredns() {
+fn json_logs_have_coredns_fields() {
     let ip = fresh_ip();
     let text = format!(".:{} {{\nbind {ip}\nlog\nhosts {{\n192.0.2.1 x.example\n}}\n}}", port());
     let server = Server::start_with(&text, Options::default().args(["-log-format", "json"]));
@@ -109,8 +110,9 @@ fn explained(reply: &Message) -> Vec<u16> {
     options.filter(|(code, _)| *code == 15).map(|(_, data)| u16::from_be_bytes([data[0], data[1]])).collect()
 }
 
+/// Every client gets the explanation, with and without cache.
 #[test]
-fn a_failed_upstream_is_told_once_and_explained_to_everybody_with_and_without_cache() {
+fn failed_upstream_is_logged_once() {
     let mut refusing = Upstream::start(fresh_ip(), good);
     refusing.stop();
     let silent = Upstream::start(fresh_ip(), |_| Action::Silent);

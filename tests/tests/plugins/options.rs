@@ -27,8 +27,9 @@ fn dns(directives: &str, script: fn(&Asked) -> Action) -> (Dns, Upstream) {
     (Dns::start(&format!("{directives}\n{forward}")), upstream)
 }
 
+/// Options go to the upstream, and to clients that have EDNS.
 #[test]
-fn options_go_to_the_upstream_and_are_told_to_who_has_edns() {
+fn options_with_and_without_edns() {
     let own = || vec![(LOCAL, b"own".to_vec())];
     let local = |data: &[u8]| vec![(LOCAL, data.to_vec())];
     // The rule, the client's options, the options that the upstream receives, the options in the
@@ -104,7 +105,7 @@ fn options_go_to_the_upstream_and_are_told_to_who_has_edns() {
 }
 
 #[test]
-fn who_has_other_options_written_never_shares_an_answer() {
+fn different_options_share_no_answer() {
     let (dns, upstream) = dns("rewrite edns0 local append 0xffee z", by_option);
     let with = |value: u8| Ask::new("x.example", "A").option(LOCAL, &[value]).of(dns.at).short().join(" ");
     for _ in 0..2 {
@@ -115,7 +116,7 @@ fn who_has_other_options_written_never_shares_an_answer() {
 }
 
 #[test]
-fn who_has_other_options_written_never_shares_a_flight() {
+fn different_options_share_no_flight() {
     let seen = Mutex::new(BTreeSet::new());
     let upstream = Upstream::start(fresh_ip(), move |asked| {
         let mut seen = seen.lock().unwrap();
@@ -135,8 +136,9 @@ fn who_has_other_options_written_never_shares_a_flight() {
     }
 }
 
+/// It is queried without them.
 #[test]
-fn an_upstream_that_refuses_what_was_written_is_asked_without() {
+fn upstream_that_refuses_added_options() {
     let (dns, upstream) = dns("rewrite edns0 local set 0xffee x", |asked| {
         if options(asked).is_empty() { by_option(asked) } else { Action::rcode(1) }
     });
@@ -146,8 +148,9 @@ fn an_upstream_that_refuses_what_was_written_is_asked_without() {
     assert!(upstream.asked()[1].edns.is_some(), "it takes our own OPT");
 }
 
+/// No client gets it, and answers are cached for those that share it.
 #[test]
-fn a_subnet_that_was_written_is_told_to_nobody_and_kept_for_those_who_share_it() {
+fn added_subnet_stays_private() {
     let (dns, upstream) = dns("rewrite edns0 subnet set 8 56", |asked| {
         Action::Reply(
             tests::Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)).option(8, &[0, 1, 8, 8, 127]),
@@ -161,8 +164,9 @@ fn a_subnet_that_was_written_is_told_to_nobody_and_kept_for_those_who_share_it()
     assert_eq!(upstream.total(), 1);
 }
 
+/// Flags that `header` sets reach the upstream, a client's do not.
 #[test]
-fn flags_that_header_sets_reach_the_upstream_and_a_clients_do_not() {
+fn only_configured_flags_are_forwarded() {
     let (dns, upstream) = dns("header {\nquery set aa ra\n}", by_option);
     assert_eq!(ask(dns.at, "x.example", "A").flag_names(), "qr rd ra");
     let flags = |upstream: &Upstream| upstream.asked()[0].flags & 0x0480;
@@ -174,8 +178,9 @@ fn flags_that_header_sets_reach_the_upstream_and_a_clients_do_not() {
     assert_eq!(flags(&upstream), 0);
 }
 
+/// If `metadata` is set; before they are known they match no rule.
 #[test]
-fn labels_are_logged_where_metadata_stands_and_fit_no_rule_before_they_are_known() {
+fn metadata_labels_are_logged() {
     let upstream = Upstream::start(fresh_ip(), by_option);
     let rules = "rewrite continue edns0 local set 0xffee {forward/upstream}\nrewrite name regex (.*)[.]old[.]$ {1}.{forward/upstream} metadata";
     let log = "log . \"{name} by {/forward/upstream} {/log/type} {/log/class} {/no/label}\"";

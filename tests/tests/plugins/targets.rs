@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::around::{asked, dns, upstream};
 use tests::{Action, Ask, Dns, Says, Upstream, ask, fresh_ip, now, steadily};
 
+/// The lookup of an answer's target has the time that is left.
 #[test]
-fn what_an_answer_leads_to_has_the_time_that_is_left() {
+fn target_lookups_share_the_deadline() {
     steadily(|| {
         let slow = Upstream::start(fresh_ip(), |asked| upstream(asked).after(Duration::from_millis(1_900)));
         let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
@@ -24,7 +25,7 @@ fn what_an_answer_leads_to_has_the_time_that_is_left() {
 }
 
 #[test]
-fn a_target_that_finds_no_room_is_told_at_once() {
+fn target_without_room_fails_at_once() {
     steadily(|| {
         let (other, silent) =
             (Upstream::start(fresh_ip(), upstream), Upstream::start(fresh_ip(), |_| Action::Silent));
@@ -42,8 +43,9 @@ fn a_target_that_finds_no_room_is_told_at_once() {
     });
 }
 
+/// It follows the alias with the changed target.
 #[test]
-fn the_target_of_an_alias_is_another_and_its_answer_stands_behind_it() {
+fn answer_of_a_changed_target() {
     let (dns, upstream) = dns("rewrite cname exact there.example. here.example.");
     for _ in 0..2 {
         let reply = ask(dns.at, "cname-there.example", "A");
@@ -52,8 +54,9 @@ fn the_target_of_an_alias_is_another_and_its_answer_stands_behind_it() {
     assert_eq!(asked(&upstream), ["cname-there.example. 1", "here.example. 1"], "each once, then the cache");
 }
 
+/// That of the zone that denies the target.
 #[test]
-fn behind_another_target_stands_the_soa_of_the_zone_that_denies_it() {
+fn soa_behind_a_changed_target() {
     const SOA: &str = "300 IN SOA ns.example. root.example. 1 2 3 4 60";
     let (old, new) = (format!("old. {SOA}"), format!("new. {SOA}"));
     let upstream = Upstream::start(fresh_ip(), move |asked| {
@@ -81,8 +84,9 @@ fn behind_another_target_stands_the_soa_of_the_zone_that_denies_it() {
     }
 }
 
+/// As documented.
 #[test]
-fn flags_and_additional_records_of_a_target_come_with_it_as_documented() {
+fn flags_and_additionals_of_targets() {
     // AA 0x0400, TC 0x0200, AD 0x0020: flags of the answer with the alias, and of the target's
     // answer.
     const OLD: u16 = 0x0420;
@@ -124,8 +128,9 @@ fn flags_and_additional_records_of_a_target_come_with_it_as_documented() {
 
 const REWRITE: &str = "rewrite cname exact there.example. here.example.";
 
+/// Both are queried before either is answered.
 #[test]
-fn two_targets_of_one_answer_are_asked_for_before_either_has_come() {
+fn two_targets_in_parallel() {
     for workers in [1, 2] {
         let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
         let upstream = Upstream::start(fresh_ip(), move |asked| {
@@ -150,7 +155,7 @@ fn two_targets_of_one_answer_are_asked_for_before_either_has_come() {
 }
 
 #[test]
-fn an_alias_that_leads_round_in_circles_ends() {
+fn circular_aliases_end() {
     let (dns, upstream) = dns("rewrite cname regex (.*) cname-{1}");
     let reply = ask(dns.at, "cname-x.example", "A");
     assert_eq!(reply.status(), "SERVFAIL");
@@ -158,7 +163,7 @@ fn an_alias_that_leads_round_in_circles_ends() {
 }
 
 #[test]
-fn who_may_not_ask_may_not_be_led_there_either() {
+fn acl_applies_to_targets() {
     let (dns, upstream) =
         dns("acl secret.example {\nblock\n}\nrewrite cname exact there.example. secret.example.");
     let reply = Ask::new("cname-there.example", "A").edns(1232).of(dns.at);
@@ -181,7 +186,7 @@ fn who_may_not_ask_may_not_be_led_there_either() {
 /// An upstream that returns the alias alone, like Consul's: a rule that does not change the target
 /// still looks it up.
 #[test]
-fn rules_that_keep_the_target_look_it_up() {
+fn unchanged_target_is_looked_up() {
     for rule in [
         "regex (.*) {1}",
         "regex (?i)(.*) {0}",

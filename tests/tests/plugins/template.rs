@@ -42,8 +42,9 @@ fn chain(reply: &tests::Reply) -> Vec<String> {
 
 const ALIAS: &str = "template IN ANY alias {\nmatch ^(?P<name>[^.]+)\nanswer \"{{ .Name }} 60 IN CNAME {{ .Group.name }}.example.\"\n}";
 
+/// Through hosts and other blocks.
 #[test]
-fn a_template_cname_is_followed_through_hosts_and_other_blocks() {
+fn template_cname_through_blocks() {
     let (ip, port) = (fresh_ip(), port());
     let at = (ip, port).into();
     let corefile = format!(
@@ -86,8 +87,9 @@ fn a_template_cname_is_followed_through_hosts_and_other_blocks() {
     }
 }
 
+/// And through the cache.
 #[test]
-fn a_template_cname_is_followed_to_upstreams_and_through_the_cache() {
+fn template_cname_through_upstreams() {
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.as_str() {
         "far.example." => {
             Action::answer("far.example. 300 IN CNAME www.far.example.\nwww.far.example. 300 IN A 192.0.2.3")
@@ -140,7 +142,7 @@ fn a_template_cname_is_followed_to_upstreams_and_through_the_cache() {
 }
 
 #[test]
-fn many_clients_wait_for_the_same_inner_lookup() {
+fn clients_share_an_inner_lookup() {
     let slow = |asked: &Asked| good(asked).after(Duration::from_millis(200));
     let upstream = Upstream::start(fresh_ip(), slow);
     let dns = Dns::start(&format!("{ALIAS}\nmultisocket 2\nforward . {}", upstream.word()));
@@ -157,8 +159,9 @@ fn many_clients_wait_for_the_same_inner_lookup() {
     assert!(upstream.count("one.example.") <= 4, "{}", upstream.count("one.example."));
 }
 
+/// However many there are, a silent upstream costs no more time.
 #[test]
-fn a_silent_upstream_costs_no_more_time_though_there_are_many_inner_lookups() {
+fn inner_lookups_share_the_timeout() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
         let lines: String =
@@ -172,7 +175,7 @@ fn a_silent_upstream_costs_no_more_time_though_there_are_many_inner_lookups() {
 }
 
 #[test]
-fn a_template_cname_is_followed_a_bounded_number_of_times() {
+fn template_cname_depth_is_bounded() {
     let body = "template IN ANY loop {\nanswer \"{{ .Name }} 60 IN CNAME x.{{ .Name }}\"\n}\n\
                 template IN A once {\nanswer \"{{ .Name }} 60 IN CNAME known.example.\"\n}\n\
                 hosts {\n192.0.2.1 known.example\n}";
@@ -188,7 +191,7 @@ fn a_template_cname_is_followed_a_bounded_number_of_times() {
 }
 
 #[test]
-fn variables_and_conditions_decide_what_a_template_says() {
+fn template_variables_and_conditions() {
     let body = "template IN ANY num.example {\nmatch ^(?P<n>[0-9]+)[.]\nvar n int(group('n'))\nvar parts split(name(), '.')\n\
          expr n > 1 && incidr(client_ip(), '127.0.0.0/8')\nexpr \"type() in ['A', 'TXT']\"\n\
          answer \"{{ .Name }} 60 IN TXT {{ .Var.n }} {{ index .Var.parts 1 }}\"\nfallthrough\n}\n\
@@ -215,7 +218,7 @@ fn variables_and_conditions_decide_what_a_template_says() {
 }
 
 #[test]
-fn an_expression_is_told_no_larger_size_than_bufsize_says() {
+fn size_in_expressions_respects_bufsize() {
     let dns = Dns::start(
         "bufsize 600\ntemplate IN TXT . {\nvar most bufsize()\nanswer \"{{ .Name }} 60 IN TXT {{ .Var.most }}\"\n}",
     );
@@ -261,7 +264,7 @@ fn records_that_cannot_be_read_fail() {
 }
 
 #[test]
-fn check_names_texts_that_are_no_record() {
+fn check_reports_invalid_record_texts() {
     let directory = tests::tempdir();
     let path = directory.path().join("Corefile");
     let corefile = ".:5353 {\ntemplate IN A example {\nanswer \"x.example. 60 IN A nonsense\" \"{{ .Name }} 60 IN A {{ .Name }}\"\n}\n}\n";

@@ -15,8 +15,9 @@ fn on_a_small_disk(kib: u32) -> (Node, tempfile::TempDir) {
     (node, home)
 }
 
+/// It is written again later.
 #[test]
-fn a_full_disk_loses_nothing_and_is_written_to_again_later() {
+fn full_disk_loses_nothing() {
     isolated(|| {
         let (node, home) = on_a_small_disk(64);
         let filler = home.path().join("filler");
@@ -63,8 +64,9 @@ fn a_read_only_disk_loses_nothing() {
     });
 }
 
+/// And reported.
 #[test]
-fn an_environment_that_makes_no_sense_is_told_and_passed_over() {
+fn invalid_environment_is_passed_over() {
     let interval = (EVERY_5_S.0, "soon");
     let node = Node::start(None, "", &[(NAMES, "a.test,b..c,192.0.2.1"), interval], address(1));
     node.sees("a.test", "A", &["192.0.2.1"]);
@@ -79,7 +81,7 @@ fn an_environment_that_makes_no_sense_is_told_and_passed_over() {
 }
 
 #[test]
-fn a_writer_who_is_not_finished_is_waited_for() {
+fn unfinished_writer_is_waited_for() {
     let node = Node::start(None, "refresh a.test", &[EVERY_5_S], address(1));
     node.file_holds("192.0.2.1 a.test");
     // Written in place and incomplete: the canary's line has no end when the next round starts.

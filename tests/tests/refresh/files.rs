@@ -16,8 +16,9 @@ use tests::{
 
 use super::{EVERY_5_S, NAMES, Node, address, localdns};
 
+/// Addresses, status and metrics are separate.
 #[test]
-fn two_files_with_one_name_have_addresses_status_and_metrics_of_their_own() {
+fn two_files_with_one_name() {
     let directory = tempdir();
     let (one, two) = (directory.path().join("one"), directory.path().join("two"));
     let upstreams = [address(1), address(2)].map(|script| Upstream::start(fresh_ip(), script));
@@ -69,8 +70,9 @@ fn two_files_with_one_name_have_addresses_status_and_metrics_of_their_own() {
     }
 }
 
+/// It is served from the next round on.
 #[test]
-fn without_reload_another_programs_write_is_served_from_the_next_round_on() {
+fn other_programs_write_without_reload() {
     let directory = tempdir();
     let hosts = directory.path().join("hosts");
     fs::write(&hosts, "192.0.2.98 canary.test\n").unwrap();
@@ -104,8 +106,8 @@ fn without_reload_another_programs_write_is_served_from_the_next_round_on() {
 
 /// The other program renames its file after the lookups, when the new file is written.
 #[test]
-fn a_rename_just_before_ours_is_not_lost() {
-    if !tool("a_rename_just_before_ours_is_not_lost", "strace") {
+fn concurrent_rename_is_not_lost() {
+    if !tool("concurrent_rename_is_not_lost", "strace") {
         return;
     }
     let directory = tempdir();
@@ -136,8 +138,8 @@ fn a_rename_just_before_ours_is_not_lost() {
 
 /// Another process may hold the lock longer than one attempt waits: its disk may be slow.
 #[test]
-fn a_lock_that_is_held_for_long_is_waited_for() {
-    if !tool("a_lock_that_is_held_for_long_is_waited_for", "strace") {
+fn long_lock_is_waited_for() {
+    if !tool("long_lock_is_waited_for", "strace") {
         return;
     }
     let directory = tempdir();
@@ -170,8 +172,8 @@ fn a_lock_that_is_held_for_long_is_waited_for() {
 
 /// Another program may write or replace the file while it is read.
 #[test]
-fn a_file_that_is_written_while_it_is_read_is_read_again() {
-    if !tool("a_file_that_is_written_while_it_is_read_is_read_again", "strace") {
+fn write_during_a_read_is_repeated() {
+    if !tool("write_during_a_read_is_repeated", "strace") {
         return;
     }
     let directory = tempdir();
@@ -204,7 +206,7 @@ fn a_file_that_is_written_while_it_is_read_is_read_again() {
 }
 
 #[test]
-fn a_timer_that_was_left_beside_the_server_does_no_harm() {
+fn leftover_timer_is_harmless() {
     let node = Node::start(Some("192.0.2.99 canary.test\n"), "refresh a.test", &[EVERY_5_S], address(1));
     node.file_holds("192.0.2.1 a.test");
     let corefile = node.directory.join("Corefile");
@@ -233,7 +235,7 @@ fn a_timer_that_was_left_beside_the_server_does_no_harm() {
 }
 
 #[test]
-fn a_round_in_which_nobody_answers_ends_within_15_s() {
+fn silent_round_ends_within_15_s() {
     steadily(|| {
         let silent: Vec<Upstream> = (0..4).map(|_| Upstream::start(fresh_ip(), |_| Action::Silent)).collect();
         let words: Vec<String> = silent.iter().map(Upstream::word).collect();
@@ -250,8 +252,9 @@ fn a_round_in_which_nobody_answers_ends_within_15_s() {
     });
 }
 
+/// No file may replace the status socket, and a client that hangs on it delays nothing.
 #[test]
-fn no_file_gives_way_to_the_status_socket_and_who_hangs_there_holds_nothing_up() {
+fn status_socket_cannot_be_replaced() {
     let directory = tempdir();
     let (hosts, file) = (directory.path().join("hosts"), directory.path().join("file"));
     fs::write(&file, "precious").unwrap();

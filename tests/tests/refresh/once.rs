@@ -22,8 +22,9 @@ fn node(script: impl Fn(&tests::Asked) -> Action + Send + Sync + Clone + 'static
     ["192.0.2.53:53", "192.0.2.54:53"].map(|at| Upstream::at(at.parse().expect("an address"), script.clone()))
 }
 
+/// Answers are written.
 #[test]
-fn what_answers_is_written_and_what_fails_keeps_its_lines() {
+fn failed_names_keep_their_lines() {
     isolated(|| {
         let [first, second] = node(|asked| match (asked.name.as_str(), asked.rtype) {
             ("a.test.", 1) => Action::answer("a.test. 60 IN A 192.0.2.2"),
@@ -59,7 +60,7 @@ fn what_answers_is_written_and_what_fails_keeps_its_lines() {
 }
 
 #[test]
-fn where_nothing_answers_the_file_is_not_touched() {
+fn no_answers_no_write() {
     isolated(|| {
         let upstreams = node(|asked| match asked.name.as_str() {
             "a.test." => Action::rcode(2),
@@ -96,8 +97,9 @@ fn where_nothing_answers_the_file_is_not_touched() {
     });
 }
 
+/// The list, then the Corefile, then the system.
 #[test]
-fn upstreams_are_those_of_the_list_then_of_the_corefile_then_of_the_system() {
+fn upstream_precedence() {
     isolated(|| {
         let [first, second] = node(address(1));
         let corefile = "/etc/localdns/Corefile";
@@ -125,7 +127,7 @@ fn upstreams_are_those_of_the_list_then_of_the_corefile_then_of_the_system() {
 }
 
 #[test]
-fn print_shows_what_would_be_written_and_writes_nothing() {
+fn print_writes_nothing() {
     let upstream = Upstream::start(fresh_ip(), address(1));
     let directory = tempdir();
     let (hosts, corefile) = (directory.path().join("hosts"), directory.path().join("Corefile"));
@@ -142,7 +144,7 @@ fn print_shows_what_would_be_written_and_writes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_in_one_line() {
+fn errors_are_one_line() {
     let directory = tempdir();
     let missing = directory.path().join("none/hosts");
     let upstream = Upstream::start(fresh_ip(), address(1));

@@ -12,8 +12,9 @@ use tests::{
 
 use super::{EVERY_5_S, NAMES, Node, address};
 
+/// It reports if no other upstream is left.
 #[test]
-fn it_never_asks_itself_and_says_so_where_nobody_else_is_left() {
+fn own_address_is_never_queried() {
     isolated(|| {
         for ip in ["169.254.10.10", "192.0.2.53", "192.0.2.54"] {
             add_address(&format!("{ip}/32"));
@@ -53,8 +54,9 @@ fn it_never_asks_itself_and_says_so_where_nobody_else_is_left() {
     });
 }
 
+/// It delays nothing.
 #[test]
-fn a_list_of_servers_that_is_a_pipe_is_passed_over_and_holds_up_nothing() {
+fn pipe_as_list_is_passed_over() {
     isolated(|| {
         for ip in ["169.254.10.10", "192.0.2.53"] {
             add_address(&format!("{ip}/32"));
@@ -89,8 +91,9 @@ fn a_list_of_servers_that_is_a_pipe_is_passed_over_and_holds_up_nothing() {
     });
 }
 
+/// Rounds of 15 s, with few sockets.
 #[test]
-fn ten_thousand_names_are_asked_in_rounds_of_15_s_with_few_sockets() {
+fn ten_thousand_names_in_rounds() {
     let refresh: String = (0..200)
         .map(|line| {
             let names: String = (0..50).map(|n| format!(" n{}.test", line * 50 + n)).collect();
@@ -129,7 +132,7 @@ fn ten_thousand_names_are_asked_in_rounds_of_15_s_with_few_sockets() {
 }
 
 #[test]
-fn two_blocks_with_one_file_share_its_rounds() {
+fn blocks_share_a_files_rounds() {
     let directory = tests::tempdir();
     let hosts = directory.path().join("hosts");
     let upstream = Upstream::start(fresh_ip(), address(1));
@@ -155,8 +158,9 @@ fn two_blocks_with_one_file_share_its_rounds() {
     assert_eq!(refreshes, 1, "one AAAA lookup for both");
 }
 
+/// A failure is logged once and when it changes.
 #[test]
-fn a_silent_name_holds_up_no_other_and_what_fails_is_told_once_and_when_it_changes() {
+fn silent_name_delays_no_other() {
     let script = |asked: &tests::Asked| match asked.name.as_str() {
         "silent.test." => Action::Silent,
         _ => address(1)(asked),

@@ -14,8 +14,9 @@ use tests::{
 
 use super::{EVERY_5_S, NAMES, Node, SOA, address, files, localdns};
 
+/// With what the upstream answers.
 #[test]
-fn names_of_the_corefile_are_answered_with_what_the_upstream_says() {
+fn corefile_names_are_answered() {
     let node =
         Node::start(None, "refresh a.test b.test", &[], |asked| match (asked.name.as_str(), asked.rtype) {
             ("a.test.", 1) => Action::answer("a.test. 60 IN A 192.0.2.2\na.test. 60 IN A 192.0.2.1"),
@@ -47,8 +48,9 @@ fn names_of_the_corefile_are_answered_with_what_the_upstream_says() {
     assert_eq!(files(&node.directory), ["hosts", "status.sock"], "nothing is left over");
 }
 
+/// At their interval; a change is logged once.
 #[test]
-fn names_of_the_environment_are_refreshed_at_its_interval_and_changes_are_told_once() {
+fn environment_names_are_refreshed() {
     let node = Node::start(Some(""), "", &[(NAMES, "a.test, b.test"), EVERY_5_S], address(1));
     node.sees("a.test", "A", &["192.0.2.1"]);
     node.server.wait_for_log("a.test is 192.0.2.1", Duration::from_secs(5));
@@ -79,8 +81,9 @@ fn told(node: &Node) -> Vec<String> {
     node.server.log_lines().into_iter().filter(|line| line.contains("plugin/hosts: ")).collect()
 }
 
+/// They answer at once, and only if there is no file.
 #[test]
-fn what_was_shipped_answers_at_once_and_only_where_there_is_no_file() {
+fn shipped_entries_need_no_file() {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/hosts");
     let shipped = ("LOCALDNS_SHIPPED_HOSTS", &*shipped.to_string_lossy());
     let node =
@@ -136,7 +139,7 @@ fn what_was_shipped_answers_at_once_and_only_where_there_is_no_file() {
 }
 
 #[test]
-fn a_name_that_fails_keeps_what_it_had() {
+fn failed_name_keeps_its_addresses() {
     let names = ["servfail", "gone", "silent", "inside", "mapped", "blocked", "other", "empty", "garbage"]
         .map(|name| format!("{name}.test"));
     let properties = format!("refresh a.test {}\nrefresh_sinkhole 192.0.2.66", names.join(" "));
@@ -185,8 +188,9 @@ fn a_name_that_fails_keeps_what_it_had() {
     assert!(metrics.value("localdns_refresh_failures_total", &labels).unwrap() >= 1.0);
 }
 
+/// Its name goes to the upstream.
 #[test]
-fn an_entry_that_is_too_old_is_let_go_and_its_name_goes_upstream() {
+fn too_old_entry_is_dropped() {
     let node = Node::start(None, "refresh b.test\nmax_age 7s", &[EVERY_5_S], address(1));
     node.file_holds("192.0.2.1 b.test");
     node.upstream.answer_by(|_| Action::nxdomain(SOA));
@@ -198,8 +202,9 @@ fn an_entry_that_is_too_old_is_let_go_and_its_name_goes_upstream() {
     eventually("its line goes", Duration::from_secs(5), || (!node.text().contains("b.test")).then_some(()));
 }
 
+/// It counts until the next good answer, and its other lines stay.
 #[test]
-fn another_programs_write_counts_until_the_next_good_answer_and_its_other_lines_stay() {
+fn other_programs_write_is_temporary() {
     let node = Node::start(None, "refresh a.test", &[EVERY_5_S], address(1));
     node.sees("a.test", "A", &["192.0.2.1"]);
     node.upstream.answer_by(|_| Action::rcode(2));
@@ -217,8 +222,9 @@ fn another_programs_write_counts_until_the_next_good_answer_and_its_other_lines_
     assert!(!node.text().contains("192.0.2.50"), "{}", node.text());
 }
 
+/// And learns new ones.
 #[test]
-fn a_reload_keeps_what_was_learned_and_learns_new_names() {
+fn reload_keeps_learned_names() {
     let node = Node::start(None, "refresh a.test", &[], address(1));
     node.sees("a.test", "A", &["192.0.2.1"]);
     node.file_holds("192.0.2.1 a.test");
@@ -241,7 +247,7 @@ fn a_reload_keeps_what_was_learned_and_learns_new_names() {
 }
 
 #[test]
-fn status_and_metrics_tell_what_is_known_of_each_name() {
+fn status_and_metrics_of_each_name() {
     let node = Node::start(None, "refresh a.test gone.test", &[], |asked| match asked.name.as_str() {
         "a.test." => address(1)(asked),
         _ => Action::nxdomain(SOA),
@@ -295,8 +301,9 @@ fn status_and_metrics_tell_what_is_known_of_each_name() {
     assert_contains!(String::from_utf8(nobody.stderr).unwrap(), "localdns: no server answers at ");
 }
 
+/// It is reported for each place.
 #[test]
-fn where_no_server_shows_its_status_is_told_place_by_place() {
+fn status_without_a_reachable_server() {
     let (directory, ip) = (tempdir(), fresh_ip());
     let conf = directory.path().join("Corefile");
     let blocks = format!(".:0 {{\nprometheus {ip}:9153\n}}\nexample.org:0 {{\nprometheus {ip}:9154\n}}\n");
@@ -327,8 +334,9 @@ fn where_no_server_shows_its_status_is_told_place_by_place() {
     }
 }
 
+/// At its next start it answers what it published.
 #[test]
-fn a_killed_server_answers_at_its_next_start_what_it_published() {
+fn killed_server_reuses_its_file() {
     let mut node = Node::start(None, "refresh a.test", &[], address(1));
     node.file_holds("192.0.2.1 a.test");
     node.server.signal("KILL");
@@ -341,8 +349,9 @@ fn a_killed_server_answers_at_its_next_start_what_it_published() {
     assert!(entry["age_seconds"].as_u64().unwrap() < 120, "{entry}");
 }
 
+/// While they are published.
 #[test]
-fn publishing_a_hundred_thousand_lines_loses_no_query() {
+fn hundred_thousand_lines_lose_no_query() {
     let lines: String =
         (0..100_000).map(|n| format!("10.{}.{}.{} n{n}.test\n", n >> 16, n >> 8 & 255, n & 255)).collect();
     let node = Node::start(Some(&lines), "refresh a.test", &[EVERY_5_S], address(1));
@@ -368,8 +377,9 @@ fn publishing_a_hundred_thousand_lines_loses_no_query() {
     assert_eq!(node.text().lines().filter(|line| line.starts_with("10.")).count(), 100_000);
 }
 
+/// Everything resolves, and new entries count even if queried before.
 #[test]
-fn a_cold_start_with_an_empty_file_resolves_everything_and_sees_new_entries_even_if_asked_early() {
+fn cold_start_with_an_empty_file() {
     let directory = tempdir();
     let hosts = directory.path().join("hosts");
     fs::write(&hosts, "").unwrap();
@@ -409,8 +419,8 @@ fn a_cold_start_with_an_empty_file_resolves_everything_and_sees_new_entries_even
 }
 
 #[test]
-fn dig_finds_exactly_what_the_file_holds() {
-    if !tool("dig_finds_exactly_what_the_file_holds", "dig") {
+fn dig_finds_the_files_entries() {
+    if !tool("dig_finds_the_files_entries", "dig") {
         return;
     }
     let node =

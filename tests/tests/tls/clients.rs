@@ -25,9 +25,10 @@ fn kdig_is_answered_over_tls() {
     assert_contains!(text, "TLS session");
 }
 
+/// It is answered over both versions of TLS.
 #[test]
-fn a_go_client_is_answered_over_both_versions_of_tls_and_resumes_its_session() {
-    let test = "a_go_client_is_answered_over_both_versions_of_tls_and_resumes_its_session";
+fn go_client_resumes_its_session() {
+    let test = "go_client_resumes_its_session";
     if !tool(test, "go") {
         return;
     }

@@ -52,7 +52,7 @@ impl ServerCertVerifier for Ed25519Alone {
 }
 
 #[test]
-fn a_handshake_that_fails_late_ends_with_an_alert() {
+fn late_handshake_failure_sends_alert() {
     let dot = Dot::start("", "", "whoami");
     let mut client = dot.authority.client_of(HOST, None, &[&TLS13]);
     let mut config = (*client.config).clone();
@@ -65,8 +65,9 @@ fn a_handshake_that_fails_late_ends_with_an_alert() {
     assert_eq!(found, Some(&expected), "{error:#}");
 }
 
+/// Nothing panics.
 #[test]
-fn whoever_breaks_tls_loses_its_connection_and_nothing_panics() {
+fn broken_tls_closes_the_connection() {
     let dot = Dot::start("", "", "whoami");
     let hello = hello(&dot);
     let record = |kind: u8, content: &[u8]| {

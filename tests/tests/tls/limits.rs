@@ -22,8 +22,9 @@ fn from(last: std::ops::Range<u8>) -> Vec<IpAddr> {
     last.map(|last| IpAddr::from([127, 77, 0, last])).collect()
 }
 
+/// Like a message.
 #[test]
-fn half_a_handshake_has_the_time_of_a_message() {
+fn half_handshake_times_out() {
     let dot = Dot::start("", "", "whoami\ntimeouts {\nread 1s\nidle 5s\n}");
     let hello = hello(&dot);
     let started = now();
@@ -53,9 +54,9 @@ fn half_a_handshake_has_the_time_of_a_message() {
 }
 
 #[test]
-fn a_crowd_that_half_shakes_hands_gives_way_to_honest_clients() {
+fn half_handshakes_yield_to_clients() {
     if !may_open(4_000) {
-        return skip("a_crowd_that_half_shakes_hands_gives_way_to_honest_clients", "4,000 descriptors");
+        return skip("half_handshakes_yield_to_clients", "4,000 descriptors");
     }
     steadily(|| {
         let dot = Dot::start("", "", "whoami\nprometheus @IP@:9153");
@@ -86,7 +87,7 @@ fn a_crowd_that_half_shakes_hands_gives_way_to_honest_clients() {
 }
 
 #[test]
-fn a_crowd_that_never_reads_holds_no_more_than_over_tcp() {
+fn unread_tls_needs_memory_like_tcp() {
     let dot = Dot::start(
         "",
         "",

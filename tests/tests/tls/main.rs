@@ -64,8 +64,9 @@ fn rcode(connection: &mut Connection) -> anyhow::Result<u16> {
     Ok(connection.message()?.rcode())
 }
 
+/// They are answered, counted and logged alike.
 #[test]
-fn queries_over_tls_are_answered_counted_and_logged_as_coredns_does() {
+fn tls_queries_match_coredns() {
     let dot = Dot::start("", "", "whoami\nprometheus @IP@:9153\nlog");
     let mut connection = dot.open(&dot.client()).unwrap();
     assert_eq!(rcode(&mut connection).unwrap(), 0);
@@ -86,7 +87,7 @@ fn queries_over_tls_are_answered_counted_and_logged_as_coredns_does() {
 
 /// ALPN: clients that offer only other protocols are served without one, as in CoreDNS.
 #[test]
-fn dot_is_agreed_upon_where_it_is_offered() {
+fn dot_is_negotiated() {
     let dot = Dot::start("", "", "whoami");
     let offers = |protocols: &[&[u8]]| protocols.iter().map(|protocol| protocol.to_vec()).collect::<Vec<_>>();
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
@@ -113,7 +114,7 @@ fn dot_is_agreed_upon_where_it_is_offered() {
 }
 
 #[test]
-fn client_auth_lets_in_whom_coredns_lets_in() {
+fn client_auth_matches_coredns() {
     let (friend, stranger) = (Authority::new(), Authority::new());
     // Whether a client without a certificate, with a stranger's and with a friend's is served.
     for (word, served) in [
@@ -137,8 +138,9 @@ fn client_auth_lets_in_whom_coredns_lets_in() {
     }
 }
 
+/// Without an authority of its own.
 #[test]
-fn without_an_authority_of_its_own_the_systems_judge_clients() {
+fn system_authorities_verify_clients() {
     let (friend, stranger, ip, files) = (Authority::new(), Authority::new(), fresh_ip(), tempdir());
     friend.certify(files.path(), HOST);
     let roots = friend.write(files.path());
@@ -152,8 +154,9 @@ fn without_an_authority_of_its_own_the_systems_judge_clients() {
     }
 }
 
+/// New connections get it, and old ones stay.
 #[test]
-fn a_new_certificate_is_shown_to_new_connections_and_old_ones_stay() {
+fn new_certificate_and_old_connections() {
     let dot = Dot::start("", "", "whoami\ntimeouts {\nidle 1m\n}");
     let mut old = dot.open(&dot.client()).unwrap();
     rcode(&mut old).unwrap();
@@ -182,8 +185,9 @@ fn a_new_certificate_is_shown_to_new_connections_and_old_ones_stay() {
     }
 }
 
+/// A key of another certificate and a missing file are reported with their paths.
 #[test]
-fn a_new_key_of_another_certificate_and_one_that_is_gone_are_told_by_their_files() {
+fn bad_key_and_missing_file() {
     let [wrong, gone] = [(), ()].map(|()| Dot::start("", "", "whoami"));
     let key = |dot: &Dot| dot.files.path().join("key.pem");
     let other = tempdir();
@@ -201,8 +205,9 @@ fn a_new_key_of_another_certificate_and_one_that_is_gone_are_told_by_their_files
     }
 }
 
+/// It may change the transport.
 #[test]
-fn a_reload_keeps_connections_and_sockets_and_may_change_the_transport() {
+fn reload_keeps_connections_and_sockets() {
     let dot = Dot::start("", "", "whoami");
     let mut old = dot.open(&dot.client()).unwrap();
     let std::net::IpAddr::V4(ip) = dot.at.ip() else { unreachable!() };
@@ -224,8 +229,9 @@ fn a_reload_keeps_connections_and_sockets_and_may_change_the_transport() {
     assert_eq!(ask(dot.at, "a.example", "A").status(), "NOERROR");
 }
 
+/// At its place in the Corefile.
 #[test]
-fn what_cannot_be_served_is_told_at_its_word() {
+fn unservable_tls_is_reported() {
     let (one, two) = (tempdir(), tempdir());
     for directory in [&one, &two] {
         let authority = Authority::new();
@@ -357,7 +363,7 @@ fn what_cannot_be_served_is_told_at_its_word() {
 }
 
 #[test]
-fn the_secrets_of_connections_are_written_where_keylog_says() {
+fn keylog_writes_connection_secrets() {
     let dot = Dot::start("", "keylog secrets", "whoami");
     rcode(&mut dot.open(&dot.client()).unwrap()).unwrap();
     let file = dot.files.path().join("secrets");

@@ -22,7 +22,7 @@ fn answered(dot: &Dot, client: &TlsClient) -> anyhow::Result<Connection> {
 }
 
 #[test]
-fn a_session_is_resumed_until_the_certificate_is_another() {
+fn sessions_end_with_their_certificate() {
     let dot = Dot::start("", "", "whoami\ntimeouts {\nidle 1m\n}");
     let clients = versions().map(|version| dot.authority.client_of(HOST, None, &[version]));
     let mut old = Vec::new();
@@ -48,8 +48,9 @@ fn a_session_is_resumed_until_the_certificate_is_another() {
     }
 }
 
+/// A client is verified against an authority on every one.
 #[test]
-fn who_is_held_against_an_authority_is_so_with_each_connection() {
+fn client_certificate_on_each_connection() {
     for (word, resumes) in
         [("request", true), ("require", true), ("verify_if_given", false), ("require_and_verify", false)]
     {

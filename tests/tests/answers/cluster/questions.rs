@@ -1,7 +1,7 @@
 //! Queries of CoreDNS's own tests: every name in `plugin/kubernetes`, `plugin/k8s_external` and in
 //! `test/kubernetes` of coredns/ci, for a cluster with their objects, some of which are added
 //! during the test. One is missing: `upriver`, an alias that `template` points back to itself.
-//! CoreDNS 1.15.0 does not answer it here; `kube/served` shows localdns's answer.
+//! CoreDNS 1.15.0 does not answer it here; `kube/program` shows localdns's answer.
 
 use serde_json::{Value, json};
 use tests::kube::{Object, SERVICES};

@@ -184,8 +184,9 @@ const APART: Duration = Duration::from_millis(200);
 /// Time within which the server must answer after READY.
 const BACK: Duration = Duration::from_millis(300);
 
+/// An outage lasts until the next answer, and losses far apart are two.
 #[test]
-fn darkness_lasts_until_the_next_answer_and_losses_far_apart_are_two() {
+fn outages_and_scattered_losses() {
     let began = tests::now();
     let queries = |rows: &[(u64, Option<&'static str>)]| -> Vec<Query> {
         let query = |(ms, who): &(u64, Option<&'static str>)| Query {

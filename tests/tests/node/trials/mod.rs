@@ -16,18 +16,19 @@ use tests::{
     Cgroup, Held, Manager, Server, Systemd, eventually, isolated_for, now, output, signal, skip, tell, tool,
 };
 
+use super::availability::node;
 use super::clients::{ADDRESSES, at};
 use super::deaths::kill_for_memory;
 use super::lab::{Lab, US};
-use super::never_dark::node;
 use super::restart::{UNIT, boot};
 use figures::{Figures, STRANGER, Window};
 use load::{Client, Load, PLACES, WAYS_OUT, Way};
 
+/// Each kind of client goes to the upstream and returns.
 #[test]
-fn each_kind_of_client_goes_to_the_upstream_and_comes_back_through_each_fault() {
+fn each_client_through_each_fault() {
     isolated_for(Duration::from_secs(240), || {
-        let test = "each_kind_of_client_goes_to_the_upstream_and_comes_back_through_each_fault";
+        let test = "each_client_through_each_fault";
         if tool(test, "nft") {
             // The long form checks the times.
             let mut beyond = trials(Machine::new(Lab::new(), None), 1, 300.0);
@@ -37,11 +38,12 @@ fn each_kind_of_client_goes_to_the_upstream_and_comes_back_through_each_fault() 
     });
 }
 
+/// All meet the goals.
 #[test]
 #[ignore = "long: ten trials of each fault, or TRIALS"]
-fn ten_trials_of_each_fault_keep_to_the_goals() {
+fn ten_trials_of_each_fault() {
     isolated_for(Duration::from_secs(300 * number("TRIALS", 10)), || {
-        let Some((lab, systemd)) = boot("ten_trials_of_each_fault_keep_to_the_goals") else { return };
+        let Some((lab, systemd)) = boot("ten_trials_of_each_fault") else { return };
         let beyond = trials(
             Machine::new(lab, Some(systemd)),
             number("TRIALS", 10),
@@ -374,8 +376,9 @@ impl Machine {
     }
 }
 
+/// Only the host's connections wait for an address that is missing.
 #[test]
-fn only_the_hosts_connections_wait_for_an_address_that_is_gone() {
+fn only_host_connections_wait() {
     let load = Load::new();
     for fault in FAULTS {
         let lost = matches!(fault, Fault::AddressLost | Fault::AddressLostInHang);
@@ -428,8 +431,9 @@ fn chosen(named: Option<&str>) -> Vec<Fault> {
     chosen
 }
 
+/// With an unknown name no trial runs.
 #[test]
-fn a_fault_is_chosen_by_its_name_and_one_of_another_name_is_no_trial() {
+fn faults_are_chosen_by_name() {
     assert_eq!(chosen(None), FAULTS);
     assert_eq!(chosen(Some("WorkerHangs")), [Fault::WorkerHangs]);
     std::panic::catch_unwind(|| chosen(Some("workerhangs"))).expect_err("there is none");

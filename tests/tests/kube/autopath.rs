@@ -25,10 +25,11 @@ const EMPTY: &str = "NOERROR ";
 /// The number of queries sent.
 static TOLD: AtomicUsize = AtomicUsize::new(0);
 
+/// Every row is answered to pods.
 #[test]
-fn every_row_of_autopath_is_answered_to_pods_of_the_real_api() {
+fn autopath_rows_with_the_real_api() {
     isolated_for(Duration::from_secs(300), || {
-        const TEST: &str = "every_row_of_autopath_is_answered_to_pods_of_the_real_api";
+        const TEST: &str = "autopath_rows_with_the_real_api";
         if !privileged() {
             return skip(TEST, "networks can be made by root alone");
         }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tests::kube::{NAMESPACES, Object, PODS, SERVICES, SLICES, ScriptedCluster};
 use tests::{Ask, Metrics, Server, ask, assert_contains, fresh_ip, port};
 
-use super::served::{objects, service, upstream};
+use super::program::{objects, service, upstream};
 use super::zone::transfer;
 
 fn metadata(namespace: &str, name: &str) -> Value {
@@ -96,8 +96,9 @@ fn lies() -> Vec<Object> {
     all
 }
 
+/// Answers use as much of its objects as makes sense.
 #[test]
-fn an_api_that_lies_is_answered_from_as_far_as_it_makes_sense() {
+fn inconsistent_api() {
     let (cluster, upstream) = (ScriptedCluster::start(lies(), false), upstream());
     let at = SocketAddr::from((fresh_ip(), port()));
     let server = Server::start(&format!(

@@ -8,8 +8,9 @@ use tests::{Ask, eventually, isolated_steadily, run, skip, tool};
 use super::clients::{ADDRESSES, answers_everywhere, at};
 use super::lab::{Lab, NAME, US};
 
+/// A link that is removed or set down and addresses that are flushed are back within 2 s.
 #[test]
-fn a_link_that_goes_or_goes_down_and_addresses_that_are_flushed_are_back_within_2_s() {
+fn lost_links_and_flushed_addresses() {
     isolated_steadily(Duration::from_secs(120), || {
         if !tool("taken links", "nft") {
             return;

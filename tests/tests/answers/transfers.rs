@@ -14,7 +14,7 @@ use tests::{
 };
 
 use crate::coredns::CoreDns;
-use crate::{cluster, drawn, outside};
+use crate::{cluster, outside, random_clusters};
 
 /// A cluster, and the properties that select the records to transfer.
 pub(crate) struct Sent {
@@ -46,7 +46,7 @@ pub(crate) fn fixed() -> Vec<Sent> {
 pub(crate) fn random(seed: u64, numbers: impl Iterator<Item = u64>) -> Vec<Sent> {
     let of = |number| Sent {
         name: format!("cluster {number}"),
-        objects: cluster::imports_too(drawn::cluster(seed, number).objects),
+        objects: cluster::imports_too(random_clusters::cluster(seed, number).objects),
         of_cluster: if number % 2 == 0 { "" } else { "multicluster clusterset.local" },
         from_outside: "headless",
     };

@@ -12,7 +12,7 @@ use tests::{Ask, Metrics, Server, ask, assert_contains, eventually, fresh_ip, is
 
 use tests::kube::{SERVICES, SLICES, ScriptedCluster};
 
-use super::served::{corefile, not_ready, objects, ready, service, slice, until, upstream};
+use super::program::{corefile, not_ready, objects, ready, service, slice, until, upstream};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -37,8 +37,9 @@ fn age(at: SocketAddr) -> Option<f64> {
     Metrics::of((at.ip(), 9153).into()).value("localdns_kubernetes_snapshot_age_seconds", &[])
 }
 
+/// It answers at once and catches up when the API is back.
 #[test]
-fn a_restart_without_an_api_answers_at_once_and_catches_up_when_it_is_back() {
+fn restart_without_an_api() {
     let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
     let file = directory.path().join("cluster");
     let at = SocketAddr::from((fresh_ip(), tests::port()));
@@ -89,8 +90,9 @@ fn a_restart_without_an_api_answers_at_once_and_catches_up_when_it_is_back() {
     assert_eq!(metrics.value("localdns_kubernetes_snapshots_total", &[("result", "failed")]), Some(0.0));
 }
 
+/// A snapshot is written once all is known, and again at a stop and at an upgrade.
 #[test]
-fn a_snapshot_is_written_as_soon_as_all_is_known_and_again_at_a_stop_and_an_upgrade() {
+fn snapshot_times() {
     isolated(|| {
         let (cluster, upstream, directory) =
             (ScriptedCluster::start(objects(), false), upstream(), tempdir());
@@ -128,8 +130,9 @@ fn a_snapshot_is_written_as_soon_as_all_is_known_and_again_at_a_stop_and_an_upgr
     });
 }
 
+/// It is reported, and nothing of it is answered.
 #[test]
-fn a_snapshot_that_cannot_be_used_is_told_and_replaced_and_nothing_of_it_is_answered() {
+fn unusable_snapshot_is_replaced() {
     let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
     let file = directory.path().join("cluster");
     let at = SocketAddr::from((fresh_ip(), tests::port()));
@@ -202,8 +205,9 @@ fn a_snapshot_that_cannot_be_used_is_told_and_replaced_and_nothing_of_it_is_answ
     }
 }
 
+/// The former or the new snapshot is whole.
 #[test]
-fn a_process_killed_while_it_writes_a_snapshot_leaves_the_former_or_the_new_one_whole() {
+fn kill_during_a_snapshot() {
     const KILLS: u32 = 8;
     // Large, so that writing takes time: a hundred slices of a hundred endpoints.
     let endpoint = |of: u32, n: u32| (format!("172.18.{of}.{n}"), format!("endpoint-{n}-of-the-slice-{of}"));
@@ -279,8 +283,9 @@ fn a_process_killed_while_it_writes_a_snapshot_leaves_the_former_or_the_new_one_
     assert!(torn > 0, "no kill came in the midst of a write");
 }
 
+/// It ends nothing.
 #[test]
-fn a_snapshot_that_cannot_be_written_is_told_once_and_ends_nothing() {
+fn unwritable_snapshot_is_reported_once() {
     let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
     let file = directory.path().join("missing/cluster");
     let at = SocketAddr::from((fresh_ip(), tests::port()));
@@ -299,10 +304,11 @@ fn a_snapshot_that_cannot_be_written_is_told_once_and_ends_nothing() {
     another(&file, &[]);
 }
 
+/// Without the real API.
 #[test]
-fn the_real_apis_objects_outlive_a_restart_without_it() {
+fn real_objects_survive_a_restart() {
     isolated(|| {
-        let Some(cluster) = RealCluster::up("the_real_apis_objects_outlive_a_restart_without_it") else {
+        let Some(cluster) = RealCluster::up("real_objects_survive_a_restart") else {
             return;
         };
         let services = "/api/v1/namespaces/default/services";

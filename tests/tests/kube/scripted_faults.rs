@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tests::kube::{Api, Form, Reply, Request};
 use tests::{eventually, now};
 
-use super::seen::Seen;
+use super::store::Seen;
 
 pub(super) const SERVICES: &str = "/api/v1/services";
 pub(super) const BOTH: [Form; 2] = [Form::Json, Form::Protobuf];
@@ -89,7 +89,7 @@ pub(super) fn begun(api: &Api) -> Vec<String> {
 }
 
 #[test]
-fn lists_come_in_pages_where_they_do_not_come_as_watches() {
+fn lists_in_pages_without_watch_lists() {
     for form in BOTH {
         let api = services(form, move |request| match (request.is_watch_list(), request.is_watch()) {
             (true, _) => Reply::failure(form, 422, "Invalid"),
@@ -121,8 +121,9 @@ fn lists_come_in_pages_where_they_do_not_come_as_watches() {
     }
 }
 
+/// Where it was, without another list.
 #[test]
-fn a_watch_that_breaks_goes_on_where_it_was_and_nothing_is_listed_again() {
+fn broken_watch_is_resumed() {
     for form in BOTH {
         let api = services(form, move |request| {
             let torn = |name, version| {
@@ -148,8 +149,9 @@ fn a_watch_that_breaks_goes_on_where_it_was_and_nothing_is_listed_again() {
     }
 }
 
+/// In a list and in a watch.
 #[test]
-fn a_reply_that_is_half_closed_ends_at_once_in_a_list_and_in_a_watch() {
+fn half_closed_reply_ends_at_once() {
     for form in BOTH {
         let api = services(form, move |request| match request.earlier {
             // In the middle of a list, which is discarded.
@@ -168,8 +170,9 @@ fn a_reply_that_is_half_closed_ends_at_once_in_a_list_and_in_a_watch() {
     }
 }
 
+/// The connection stays open.
 #[test]
-fn a_list_that_stalls_without_closing_is_asked_for_again() {
+fn stalled_list_is_repeated() {
     const FORM: Form = Form::Protobuf;
     let api = services(FORM, |request| match (request.earlier, request.is_watch()) {
         (0, _) => Reply::watch(FORM).octets(added(FORM, "x", 3)).stall(),
@@ -183,9 +186,10 @@ fn a_list_that_stalls_without_closing_is_asked_for_again() {
     assert_eq!(seen.store().lists[&Kind::Service], 1);
 }
 
+/// The connection stays open.
 #[test]
 #[ignore = "takes minutes: a watch may be silent for so long"]
-fn a_watch_that_stalls_without_closing_is_begun_again() {
+fn stalled_watch_is_resumed() {
     const FORM: Form = Form::Protobuf;
     let api = services(FORM, |request| match request.earlier {
         0 => {
@@ -206,8 +210,9 @@ fn a_watch_that_stalls_without_closing_is_begun_again() {
     assert!(seen.store().lost.is_empty(), "{:?}", seen.store().lost);
 }
 
+/// What was known stays meanwhile.
 #[test]
-fn what_is_too_old_is_listed_again_while_what_was_known_stays() {
+fn expired_version_is_listed_again() {
     for form in BOTH {
         let (sender, receiver) = channel();
         let receiver = Mutex::new(Some(receiver));
@@ -234,8 +239,9 @@ fn what_is_too_old_is_listed_again_while_what_was_known_stays() {
     }
 }
 
+/// The result is the API's state.
 #[test]
-fn events_twice_and_out_of_order_end_as_the_api_has_it() {
+fn repeated_and_reordered_events() {
     for form in BOTH {
         let api = services(form, move |request| {
             let gone = form.event("DELETED", "Service", &service("a", 12, "None"));
@@ -264,8 +270,9 @@ fn events_twice_and_out_of_order_end_as_the_api_has_it() {
     }
 }
 
+/// They are left out or requested again.
 #[test]
-fn nonsense_is_left_out_or_asked_for_again_and_ends_nothing() {
+fn invalid_replies_are_survived() {
     let broken: [(Form, Vec<u8>); 7] = [
         (Form::Protobuf, vec![0xff; 64]),
         (Form::Protobuf, vec![0, 0, 0, 3, 1, 2, 3]),
@@ -298,8 +305,9 @@ fn nonsense_is_left_out_or_asked_for_again_and_ends_nothing() {
     }
 }
 
+/// The client waits for both.
 #[test]
-fn rights_that_come_late_and_an_api_that_is_busy_are_waited_for() {
+fn late_rights_and_a_busy_api() {
     let api = services(Form::Protobuf, |request| match request.earlier {
         0 | 1 => Reply::failure(Form::Protobuf, 403, "Forbidden"),
         2 => Reply::new(429, "text/plain").header("Retry-After", "1").octets(b"Too many requests".to_vec()),
@@ -320,8 +328,9 @@ fn rights_that_come_late_and_an_api_that_is_busy_are_waited_for() {
     );
 }
 
+/// One that is not there yet, and one that has gone.
 #[test]
-fn an_api_that_is_not_there_yet_or_no_more_is_waited_for() {
+fn absent_api_is_waited_for() {
     let address = {
         let api = Api::start(|request| quiet(Form::Json, request));
         api.address()
@@ -342,7 +351,7 @@ fn an_api_that_is_not_there_yet_or_no_more_is_waited_for() {
 }
 
 #[test]
-fn a_hundred_thousand_events_in_one_go_are_kept_in_order() {
+fn hundred_thousand_events_in_order() {
     const EVENTS: u64 = 100_000;
     for form in BOTH {
         let (sender, receiver) = channel::<Vec<u8>>();
@@ -380,8 +389,9 @@ fn send_events(sender: &Sender<Vec<u8>>, form: Form, events: u64) {
     }
 }
 
+/// Their rate and their number at once.
 #[test]
-fn the_api_is_asked_no_faster_than_it_is_told_and_no_more_at_once() {
+fn requests_respect_the_apis_limits() {
     // Ten pages at 20 requests a second with a burst of two.
     let api = services(Form::Json, |request| {
         let page = request.parameter("continue").parse().unwrap_or(0);

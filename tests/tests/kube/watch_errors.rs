@@ -14,11 +14,12 @@ use tests::{
 };
 
 use super::bad_input::{FORM, PATIENCE, at, corefile};
-use super::served::{objects, ready};
-use super::told::{listed, quiet};
+use super::program::{objects, ready};
+use super::scripted_faults::{listed, quiet};
 
+/// An API counts as followed again once every kind of object is.
 #[test]
-fn an_api_is_followed_again_once_every_kind_of_it_is() {
+fn followed_once_every_kind_is() {
     let (lists, list) = channel();
     let (list, is_late) = (Mutex::new(Some(list)), AtomicBool::new(false));
     let api = Api::start(move |request| match (&*request.path, request.earlier) {
@@ -60,7 +61,7 @@ fn an_api_is_followed_again_once_every_kind_of_it_is() {
 /// An older API refuses watches that begin with a list, and a proxy may refuse protobuf: the client
 /// falls back.
 #[test]
-fn another_way_to_ask_that_works_is_no_warning() {
+fn fallback_request_is_no_warning() {
     for (protobuf, watch_list) in [(200, 422), (200, 400), (406, 200), (415, 422)] {
         let api = Api::start(move |request| {
             let wants_protobuf = request.headers["accept"].contains("protobuf");
@@ -81,8 +82,9 @@ fn another_way_to_ask_that_works_is_no_warning() {
     }
 }
 
+/// `/ready` and `status` give the cause until the cluster is followed.
 #[test]
-fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
+fn unfollowed_cluster_is_explained() {
     let directory = tempdir();
     let (snapshot, socket) = (directory.path().join("cluster"), directory.path().join("status.sock"));
     std::fs::write(&snapshot, "localdns kubernetes 2\n damaged").expect("the test's own");
@@ -135,8 +137,9 @@ fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
     drop(server);
 }
 
+/// An API that closes its connections is reported in plain words.
 #[test]
-fn an_api_that_ends_its_connections_is_told_of_in_plain_words() {
+fn closed_connections_are_reported() {
     let (authority, files) = (Authority::new(), tempdir());
     authority.write(files.path());
     authority.certify(files.path(), "client.example");
@@ -161,8 +164,9 @@ fn an_api_that_ends_its_connections_is_told_of_in_plain_words() {
     assert!(!server.log_text().contains("://docs.rs"), "{}", server.log_text());
 }
 
+/// `check` warns of an API that cannot be followed as the log does, and sends no request.
 #[test]
-fn check_warns_of_an_api_that_cannot_be_followed_in_the_words_of_the_log_and_asks_nobody() {
+fn check_warns_without_requests() {
     let files = tempdir();
     let (config, conf) = (files.path().join("kubeconfig"), files.path().join("Corefile"));
     let api = Api::start(|request| quiet(FORM, request));
@@ -204,7 +208,7 @@ fn check_warns_of_an_api_that_cannot_be_followed_in_the_words_of_the_log_and_ask
 }
 
 #[test]
-fn an_api_that_is_passed_over_is_told_of() {
+fn ignored_endpoint_is_reported() {
     let (api, files) = (Api::start(|request| quiet(FORM, request)), tempdir());
     let text = corefile(at(), &format!("endpoint {} http://192.0.2.1", api.url()));
     let conf = files.path().join("Corefile");

@@ -11,13 +11,14 @@ use serde_json::{Value, json};
 use tests::kube::{SERVICES, ScriptedCluster};
 use tests::{Options, Server, ask, binary, eventually, fresh_ip, http_get, output, port, tempdir};
 
+use super::program::{corefile, objects, service, until, upstream};
 use super::search::pod;
-use super::served::{corefile, objects, service, until, upstream};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// `log`, `rewrite` and `template` know the query's parts and the client's pod.
 #[test]
-fn what_a_query_says_and_whose_pod_asks_is_known_to_log_rewrite_and_template() {
+fn query_and_pod_metadata() {
     let upstream = upstream();
     let client = pod("t1", "client-0", "n", &["127.0.0.1".parse().unwrap()], &json!({}));
     let cluster = ScriptedCluster::start(objects().into_iter().chain([client]), false);
@@ -78,8 +79,9 @@ fn what_a_query_says_and_whose_pod_asks_is_known_to_log_rewrite_and_template() {
     server.wait_for_log("[INFO] web.here.test. -/-/-/- -/- of -/-, -", PATIENCE);
 }
 
+/// They decide where a rule reads them.
 #[test]
-fn labels_of_the_pod_that_asks_decide_where_a_rule_reads_them() {
+fn labels_of_the_clients_pod() {
     let upstream = upstream();
     let labels =
         json!({"metadata": {"labels": {"tier": "gold", "app.kubernetes.io/name": "shop", "unread": "x"}}});
@@ -143,8 +145,9 @@ fn localdns(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+/// What is known and how fresh it is.
 #[test]
-fn status_tells_of_each_cluster_what_is_known_and_how_fresh_it_is() {
+fn status_of_each_cluster() {
     let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
     let (file, socket) = (directory.path().join("cluster"), directory.path().join("status.sock"));
     let at = SocketAddr::from((fresh_ip(), port()));
@@ -210,7 +213,7 @@ fn status_tells_of_each_cluster_what_is_known_and_how_fresh_it_is() {
 
 /// The page's script reads, in one function, exactly the keys of /status.
 #[test]
-fn the_pages_part_of_clusters_reads_every_word_of_status_and_no_other() {
+fn page_reads_every_cluster_key() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), true), upstream());
     let at = SocketAddr::from((fresh_ip(), port()));
     let text = corefile(at, &cluster.api, &upstream);
@@ -249,8 +252,9 @@ fn read_of<'s>(script: &'s str, variable: &str) -> BTreeSet<&'s str> {
     rest.map(|rest| rest.split(|c| !is_word(c)).next().unwrap_or_default()).collect()
 }
 
+/// Service, slice and endpoint.
 #[test]
-fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
+fn explain_names_objects_by_the_snapshot() {
     let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
     let (file, conf) = (directory.path().join("cluster"), directory.path().join("Corefile"));
     let at = SocketAddr::from((fresh_ip(), port()));

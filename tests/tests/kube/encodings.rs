@@ -5,10 +5,11 @@ use kubernetes_api::{Kind, Object, PodWatch, WatchConfig};
 use serde_json::json;
 use tests::kube::{Api, Form, Reply};
 
-use super::told::{BOTH, SERVICES, endpoint, listed, quiet, service, start};
+use super::scripted_faults::{BOTH, SERVICES, endpoint, listed, quiet, service, start};
 
+/// JSON and protobuf.
 #[test]
-fn what_is_said_is_kept_the_same_from_both_forms() {
+fn both_encodings_are_kept_alike() {
     let slice = json!({
         "metadata": {"name": "web-1", "namespace": "default", "resourceVersion": "3", "labels": {
             "kubernetes.io/service-name": "web", "other": "x",
@@ -94,8 +95,9 @@ fn what_is_said_is_kept_the_same_from_both_forms() {
     assert_eq!(*balanced.external, external);
 }
 
+/// ServiceImports and what other clusters export.
 #[test]
-fn imports_and_what_other_clusters_export_come_in_json() {
+fn imports_and_exports_in_json() {
     let exported = json!({
         "metadata": {"name": "web-c1", "namespace": "default", "resourceVersion": "3", "labels": {
             "multicluster.kubernetes.io/service-name": "web", "multicluster.kubernetes.io/source-cluster": "c1"}},

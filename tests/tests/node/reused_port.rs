@@ -12,8 +12,9 @@ use tests::{Ask, Connection, Server, eventually, isolated, run, skip, tool};
 use super::clients::{ADDRESSES, at};
 use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, lose_probes_to, within};
 
+/// A redirected connection ends at once if the upstream still knows its port.
 #[test]
-fn a_connection_from_a_port_that_the_upstream_knows_ends_at_once_when_it_is_led_away() {
+fn reused_port_when_redirected() {
     isolated(|| {
         if !tool("port again", "nft") {
             return;
@@ -44,8 +45,9 @@ fn a_connection_from_a_port_that_the_upstream_knows_ends_at_once_when_it_is_led_
     });
 }
 
+/// The return of another address does not end it.
 #[test]
-fn a_connection_that_is_led_away_outlives_the_return_of_another_address() {
+fn redirected_connection_survives_a_return() {
     isolated(|| {
         if !tool("port again", "nft") {
             return;
@@ -74,8 +76,9 @@ fn a_connection_that_is_led_away_outlives_the_return_of_another_address() {
     });
 }
 
+/// A connection to the upstream from a port that a killed server knew ends at once.
 #[test]
-fn a_connection_to_the_upstream_from_a_port_that_a_killed_server_knew_ends_at_once_at_the_return() {
+fn reused_port_at_the_return() {
     isolated(|| {
         if !tool("port again", "nft") {
             return;

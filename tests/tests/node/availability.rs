@@ -20,8 +20,9 @@ use tests::{
 use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, POD, US, until_ready, within, within_scope};
 use super::status::json;
 
+/// The server dies, hangs or loses an address.
 #[test]
-fn somebody_answers_when_the_server_dies_hangs_or_loses_an_address() {
+fn clients_are_answered_through_deaths() {
     isolated_steadily(Duration::from_secs(180), || {
         if !tool("never dark", "nft") {
             return;
@@ -30,8 +31,9 @@ fn somebody_answers_when_the_server_dies_hangs_or_loses_an_address() {
     });
 }
 
+/// The addresses are on `lo`.
 #[test]
-fn somebody_answers_where_our_addresses_are_on_lo() {
+fn clients_are_answered_on_lo() {
     isolated_steadily(Duration::from_secs(180), || {
         if !tool("never dark", "nft") {
             return;
@@ -57,7 +59,7 @@ pub(super) fn all_kinds_of_clients_are_answered(lab: &Lab, flags: &[&'static str
 }
 
 #[test]
-fn what_a_stranger_takes_away_comes_back() {
+fn removed_parts_are_restored() {
     isolated(|| {
         if !tool("never dark", "nft") {
             return;
@@ -111,8 +113,9 @@ fn what_a_stranger_takes_away_comes_back() {
     });
 }
 
+/// The server serves and becomes ready.
 #[test]
-fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_and_is_ready() {
+fn table_owned_by_another_is_reported() {
     isolated(|| {
         if !tool("never dark", "nft") {
             return;

@@ -92,8 +92,9 @@ pub(super) fn until(at: SocketAddr, name: &str, addresses: &[&str]) {
     });
 }
 
+/// It answers a cluster's names.
 #[test]
-fn kubeadms_corefile_answers_a_clusters_names_and_follows_their_changes() {
+fn kubeadms_corefile_follows_changes() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));
     let server = Server::start(&corefile(at, &cluster.api, &upstream));
@@ -149,8 +150,9 @@ fn kubeadms_corefile_answers_a_clusters_names_and_follows_their_changes() {
     drop(server);
 }
 
+/// Names deleted meanwhile are gone when it is back.
 #[test]
-fn a_lost_api_changes_no_answer_and_what_went_meanwhile_is_gone_when_it_is_back() {
+fn lost_api_changes_no_answer() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));
     let server = Server::start(&corefile(at, &cluster.api, &upstream));
@@ -175,8 +177,9 @@ fn a_lost_api_changes_no_answer_and_what_went_meanwhile_is_gone_when_it_is_back(
     );
 }
 
+/// They fail with a reason and are not forwarded.
 #[test]
-fn before_all_is_known_names_fail_with_a_reason_and_go_to_nobody() {
+fn names_before_the_first_list() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), true), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));
     let text = corefile(at, &cluster.api, &upstream);
@@ -204,8 +207,9 @@ fn before_all_is_known_names_fail_with_a_reason_and_go_to_nobody() {
     );
 }
 
+/// A start waits until all is known, and no longer than `startup_timeout`.
 #[test]
-fn a_start_waits_startup_timeout_for_all_to_be_known_and_no_longer_than_that_takes() {
+fn startup_timeout_is_respected() {
     const LATE: &str = "starting server with unsynced Kubernetes API";
     let (cluster, upstream) = (ScriptedCluster::start(objects(), true), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));
@@ -250,8 +254,9 @@ fn a_start_waits_startup_timeout_for_all_to_be_known_and_no_longer_than_that_tak
     assert!(!server.log_text().contains(LATE), "{}", server.log_text());
 }
 
+/// It starts unmodified.
 #[test]
-fn kubeadms_corefile_unmodified_starts_without_a_cluster() {
+fn kubeadms_corefile_without_a_cluster() {
     isolated(|| {
         fs::write("/etc/resolv.conf", "nameserver 192.0.2.53\n").unwrap();
         let at: SocketAddr = ([127, 0, 0, 1], 53).into();
@@ -266,8 +271,9 @@ fn kubeadms_corefile_unmodified_starts_without_a_cluster() {
     });
 }
 
+/// A template directs the alias back to itself.
 #[test]
-fn an_alias_that_a_template_leads_back_to_itself_comes_to_an_end() {
+fn template_alias_loop_ends() {
     let external = json!({"type": "ExternalName", "externalName": "river.test"});
     let objects = objects().into_iter().chain([(SERVICES, service("upriver", external))]);
     let (cluster, upstream) = (ScriptedCluster::start(objects, false), upstream());
@@ -288,8 +294,9 @@ fn an_alias_that_a_template_leads_back_to_itself_comes_to_an_end() {
     assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]);
 }
 
+/// If it follows the same cluster.
 #[test]
-fn a_reload_that_follows_the_same_keeps_what_is_known() {
+fn reload_keeps_what_is_known() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));
     let text = corefile(at, &cluster.api, &upstream);

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use tests::{eventually, isolated, signal, tool};
 
+use super::availability::{node, status};
 use super::host_resolver::{DROP_IN, Machine, RESOLVED_DROP_IN};
 use super::lab::{Lab, US};
-use super::never_dark::{node, status};
 
+/// The machine's own lookups follow the reload to another address.
 #[test]
-fn a_reload_to_another_address_takes_the_machines_own_lookups_there() {
+fn reload_moves_the_machines_lookups() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;
@@ -49,8 +50,9 @@ fn a_reload_to_another_address_takes_the_machines_own_lookups_there() {
     });
 }
 
+/// A start at another address still knows what resolv.conf named before.
 #[test]
-fn a_start_at_another_address_does_not_forget_whom_a_resolv_conf_named() {
+fn start_remembers_former_nameservers() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;
@@ -73,7 +75,7 @@ fn a_start_at_another_address_does_not_forget_whom_a_resolv_conf_named() {
 }
 
 #[test]
-fn what_a_resolv_conf_held_outlives_a_boot() {
+fn saved_resolv_conf_survives_a_boot() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;
@@ -113,8 +115,9 @@ fn what_a_resolv_conf_held_outlives_a_boot() {
     });
 }
 
+/// It names only us, and no copy exists to restore it from.
 #[test]
-fn a_resolv_conf_that_names_us_alone_and_that_nobody_can_give_back_is_told() {
+fn irrecoverable_resolv_conf_is_reported() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;
@@ -142,8 +145,9 @@ fn a_resolv_conf_that_names_us_alone_and_that_nobody_can_give_back_is_told() {
     });
 }
 
+/// An address of ours on a link of another name is still ours.
 #[test]
-fn an_address_on_a_link_of_another_name_is_no_less_ours() {
+fn address_on_a_renamed_link() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;
@@ -159,8 +163,9 @@ fn an_address_on_a_link_of_another_name_is_no_less_ours() {
     });
 }
 
+/// Another host resolver restores what the former one left.
 #[test]
-fn another_host_resolver_takes_back_what_the_one_before_left() {
+fn changed_host_resolver_restores_the_last() {
     isolated(|| {
         if !tool("host resolver", "nft") {
             return;

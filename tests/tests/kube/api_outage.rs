@@ -12,20 +12,22 @@ use tests::{
     Ask, Message, Metrics, Server, Stream, ask, eventually, fresh_ip, isolated_for, now, port, tell,
 };
 
-use super::served::{corefile, ready, until, upstream};
+use super::program::{corefile, ready, until, upstream};
 
+/// Answers stay while the real API is down.
 #[test]
-fn answers_stay_while_the_real_api_is_gone_for_half_a_minute() {
+fn half_a_minute_without_the_api() {
     isolated_for(Duration::from_secs(300), || {
-        gone("answers_stay_while_the_real_api_is_gone_for_half_a_minute", Duration::from_secs(30));
+        gone("half_a_minute_without_the_api", Duration::from_secs(30));
     });
 }
 
+/// Answers stay while the real API is down.
 #[test]
 #[ignore = "takes ten minutes: the API is gone for so long"]
-fn answers_stay_while_the_real_api_is_gone_for_ten_minutes() {
+fn ten_minutes_without_the_api() {
     isolated_for(Duration::from_secs(900), || {
-        gone("answers_stay_while_the_real_api_is_gone_for_ten_minutes", Duration::from_secs(600));
+        gone("ten_minutes_without_the_api", Duration::from_secs(600));
     });
 }
 

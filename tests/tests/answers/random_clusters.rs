@@ -5,8 +5,8 @@ use tests::kube::Object;
 
 use crate::cluster::{ROWS, SEARCHED, namespace, pod, service, setup, slice, to_go};
 use crate::corefiles::block;
-use crate::dice::Dice;
 use crate::outside;
+use crate::random_numbers::Dice;
 use crate::run::Setup;
 
 /// The cluster with this number, with a random Corefile.

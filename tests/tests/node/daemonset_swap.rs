@@ -13,9 +13,10 @@ use tests::{Ask, Message, Stream, eventually, isolated_for, now, run, tell, tool
 use super::lab::POD;
 use super::node_local::{KUBE_DNS, LOCAL, Manifest, Node, OF_CLUSTER, machine, web};
 
+/// The DaemonSet that forwards and the one for pods: no query is lost either way.
 #[test]
-fn the_daemonsets_of_forwarding_and_of_pods_take_each_others_place_and_lose_no_query() {
-    const TEST: &str = "the_daemonsets_of_forwarding_and_of_pods_take_each_others_place_and_lose_no_query";
+fn daemonsets_replace_each_other() {
+    const TEST: &str = "daemonsets_replace_each_other";
     isolated_for(Duration::from_secs(400), || {
         if !["nft", "setpriv", "nsenter"].into_iter().all(|program| tool(TEST, program)) {
             return;
