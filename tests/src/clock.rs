@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::isolated::tell;
+use crate::isolated::report;
 
 /// The current time: black-box tests measure real time.
 #[allow(clippy::disallowed_methods)]
@@ -49,7 +49,7 @@ pub fn steadily(test: impl Fn()) {
         let (result, stall) = while_watching(|| catch_unwind(AssertUnwindSafe(&test)));
         match result {
             Err(_) if stall >= STALL => {
-                tell(&format!("repeated: {place}: it failed while the machine stood still for {stall:?}"));
+                report(&format!("repeated: {place}: it failed while the machine stood still for {stall:?}"));
             }
             Err(panic) => resume_unwind(panic),
             Ok(()) => return,

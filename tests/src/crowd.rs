@@ -44,13 +44,13 @@ impl Crowd {
     /// reconnects the closed ones. Returns the number of bytes sent.
     pub fn press(&mut self, most: usize) -> usize {
         let mut pressed = 0;
-        let mut may_come = if self.again == 0 { usize::MAX } else { self.at_a_time };
+        let mut remaining = if self.again == 0 { usize::MAX } else { self.at_a_time };
         for member in &mut self.members {
             let Some(stream) = &mut member.stream else {
-                if may_come == 0 {
+                if remaining == 0 {
                     continue;
                 }
-                may_come -= 1;
+                remaining -= 1;
                 member.stream = connect(member.from, self.server).ok();
                 member.sent = 0;
                 continue;

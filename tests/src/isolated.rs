@@ -57,10 +57,10 @@ pub fn isolated_for<F: FnOnce()>(patience: Duration, body: F) {
         output.status.success() && text.contains("1 passed"),
         "inside its namespaces {test} failed:\n{text}"
     );
-    let told =
-        |line: &&str| ["skipped: ", "measured: ", "repeated: "].iter().any(|told| line.starts_with(told));
-    for line in text.lines().filter(told) {
-        tell(line);
+    let is_report =
+        |line: &&str| ["skipped: ", "measured: ", "repeated: "].iter().any(|prefix| line.starts_with(prefix));
+    for line in text.lines().filter(is_report) {
+        report(line);
     }
 }
 
@@ -128,7 +128,7 @@ fn names(list: &str, word: &str) -> bool {
 
 /// Prints that a test is skipped, and why, past the capture of libtest; `tests/runner` counts them.
 pub fn skip(test: &str, why: &str) {
-    tell(&format!("skipped: {test}: {why}"));
+    report(&format!("skipped: {test}: {why}"));
     if let Some(list) = std::env::var_os("LOCALDNS_SKIPPED") {
         let file = OpenOptions::new().append(true).open(list);
         // One write, so that lines of several processes do not mix.
@@ -138,7 +138,7 @@ pub fn skip(test: &str, why: &str) {
 }
 
 /// Prints a line past the capture of the test runner, which hides the output of passing tests.
-pub fn tell(line: &str) {
+pub fn report(line: &str) {
     drop(writeln!(std::io::stderr(), "{line}"));
 }
 

@@ -62,7 +62,9 @@ pub use dns::Dns;
 pub use flood::flood;
 pub use hang::Hang;
 pub use held::Held;
-pub use isolated::{add_address, isolated, isolated_for, isolated_steadily, lacking, run, skip, tell, tool};
+pub use isolated::{
+    add_address, isolated, isolated_for, isolated_steadily, lacking, report, run, skip, tool,
+};
 pub use manager::Manager;
 pub use message::{Edns, Message, Question, Record, header, question_end};
 pub use network::{wire, within, within_scope};

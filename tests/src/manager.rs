@@ -30,7 +30,7 @@ pub struct Manager {
 #[derive(Debug, Default)]
 struct State {
     /// Messages, each with the process that sent it.
-    said: Vec<(u32, String)>,
+    received: Vec<(u32, String)>,
     stored: Vec<(String, Arc<OwnedFd>)>,
 }
 
@@ -44,8 +44,8 @@ impl Manager {
         let socket = UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
         set_socket_passcred(&socket, true).expect("the kernel says who speaks");
         let state = Arc::new(Mutex::new(State::default()));
-        let hears = Arc::clone(&state);
-        thread::spawn(move || while hear(&socket, &hears).is_some() {});
+        let shared = Arc::clone(&state);
+        thread::spawn(move || while receive(&socket, &shared).is_some() {});
         Self { directory, state }
     }
 
@@ -102,18 +102,18 @@ impl Manager {
     /// # Panics
     /// When they do not arrive in time.
     pub fn wait_for(&self, part: &str, n: usize, patience: Duration) {
-        eventually(&format!("{n} times {part}"), patience, || (self.said(part) >= n).then_some(()));
+        eventually(&format!("{n} times {part}"), patience, || (self.received(part) >= n).then_some(()));
     }
 
     /// How many messages contain `part`.
-    pub fn said(&self, part: &str) -> usize {
-        lock(&self.state).said.iter().filter(|(_, said)| said.contains(part)).count()
+    pub fn received(&self, part: &str) -> usize {
+        lock(&self.state).received.iter().filter(|(_, message)| message.contains(part)).count()
     }
 
     /// The messages of a process.
-    pub fn said_by(&self, pid: u32) -> Vec<String> {
+    pub fn received_from(&self, pid: u32) -> Vec<String> {
         let state = lock(&self.state);
-        state.said.iter().filter(|(by, _)| *by == pid).map(|(_, said)| said.clone()).collect()
+        state.received.iter().filter(|(by, _)| *by == pid).map(|(_, message)| message.clone()).collect()
     }
 }
 
@@ -124,7 +124,7 @@ impl Default for Manager {
 }
 
 /// Receives one message; `None` at the end of the test.
-fn hear(socket: &UnixDatagram, state: &Mutex<State>) -> Option<()> {
+fn receive(socket: &UnixDatagram, state: &Mutex<State>) -> Option<()> {
     let mut text = [0; 4096];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253), ScmCredentials(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -134,12 +134,14 @@ fn hear(socket: &UnixDatagram, state: &Mutex<State>) -> Option<()> {
     for message in control.drain() {
         match message {
             RecvAncillaryMessage::ScmRights(rights) => descriptors.extend(rights),
-            RecvAncillaryMessage::ScmCredentials(who) => by = who.pid.as_raw_nonzero().get().unsigned_abs(),
+            RecvAncillaryMessage::ScmCredentials(credentials) => {
+                by = credentials.pid.as_raw_nonzero().get().unsigned_abs()
+            }
             _ => {}
         }
     }
-    let said = String::from_utf8_lossy(&text[..length]).into_owned();
-    let value = |key: &str| said.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned);
+    let message = String::from_utf8_lossy(&text[..length]).into_owned();
+    let value = |key: &str| message.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned);
     let name = value("FDNAME=").unwrap_or_else(|| "stored".to_owned());
     let mut state = lock(state);
     if value("FDSTOREREMOVE=").is_some() {
@@ -155,6 +157,6 @@ fn hear(socket: &UnixDatagram, state: &Mutex<State>) -> Option<()> {
         }
     }
     // BARRIER=1: the descriptor sent with it is closed by now.
-    state.said.push((by, said));
+    state.received.push((by, message));
     Some(())
 }

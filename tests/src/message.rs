@@ -289,7 +289,7 @@ mod tests {
         }
     }
 
-    /// And never a panic.
+    /// A malformed message is an error and never a panic.
     #[test]
     fn malformed_messages_are_errors() {
         let mut bytes = header(1, 0x8000, [1, 1, 0, 0]);

@@ -62,7 +62,7 @@ impl Persistent {
             while !over.load(Relaxed) && client.counts.failed.len() < ENOUGH {
                 let next = now() + PAUSE;
                 client.ask(&query);
-                client.hear(&query, &right);
+                client.receive(&query, &right);
                 count.store(client.counts.asked, Relaxed);
                 // The server may end the connection during this: the next queries are then
                 // unanswered at the FIN.
@@ -98,7 +98,7 @@ struct Client {
 
 struct Open {
     stream: TcpStream,
-    came: Vec<u8>,
+    received: Vec<u8>,
 }
 
 /// How a connection ended.
@@ -124,7 +124,7 @@ impl Client {
                 Ok(stream) => {
                     stream.set_read_timeout(Some(PATIENCE)).expect("it can be set");
                     stream.set_nodelay(true).expect("it can be set");
-                    self.open = Some(Open { stream, came: Vec::new() });
+                    self.open = Some(Open { stream, received: Vec::new() });
                 }
                 Err(error) => return self.give_up(&format!("connect: {error}")),
             }
@@ -146,7 +146,7 @@ impl Client {
     }
 
     /// Reads until no query is unanswered, over as many connections as needed.
-    fn hear(&mut self, query: &impl Fn(usize) -> Ask, right: &impl Fn(usize, &Message) -> bool) {
+    fn receive(&mut self, query: &impl Fn(usize) -> Ask, right: &impl Fn(usize, &Message) -> bool) {
         while !self.out.is_empty() {
             match self.open.as_mut().map(Open::message) {
                 None => return,
@@ -187,15 +187,15 @@ impl Open {
     fn message(&mut self) -> Result<Vec<u8>, End> {
         let mut buffer = [0; 4096];
         loop {
-            let length = self.came.first_chunk().map(|octets| usize::from(u16::from_be_bytes(*octets)));
-            if let Some(length) = length.filter(|length| self.came.len() >= 2 + length) {
-                let rest = self.came.split_off(2 + length);
-                return Ok(std::mem::replace(&mut self.came, rest).split_off(2));
+            let length = self.received.first_chunk().map(|octets| usize::from(u16::from_be_bytes(*octets)));
+            if let Some(length) = length.filter(|length| self.received.len() >= 2 + length) {
+                let rest = self.received.split_off(2 + length);
+                return Ok(std::mem::replace(&mut self.received, rest).split_off(2));
             }
             match self.stream.read(&mut buffer) {
-                Ok(0) if self.came.is_empty() => return Err(End::Fin),
+                Ok(0) if self.received.is_empty() => return Err(End::Fin),
                 Ok(0) => return Err(End::Otherwise("the end in the midst of a reply".to_owned())),
-                Ok(count) => self.came.extend(&buffer[..count]),
+                Ok(count) => self.received.extend(&buffer[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(End::Otherwise(format!("read: {error}"))),
             }
@@ -259,6 +259,6 @@ mod tests {
         // Of eight queries the last two are repeated, of the next ones none, and so on.
         assert!(counts.ends >= counts.asked / 6 - 1 && counts.again > 0, "{counts:?}");
         let counts = run(6, true);
-        assert!(counts.failed.iter().any(|told| told.contains("reset")), "{counts:?}");
+        assert!(counts.failed.iter().any(|failure| failure.contains("reset")), "{counts:?}");
     }
 }

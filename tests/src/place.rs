@@ -15,7 +15,7 @@ use crate::lock::lock;
 pub fn fresh_ip() -> Ipv4Addr {
     let base = std::process::id().wrapping_mul(SPREAD);
     loop {
-        let n = base.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % (192 << 16);
+        let n = base.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % (192 << 16);
         let [_, a, b, c] = n.to_be_bytes();
         // From 127.64.0.0: people and distributions use lower addresses by hand.
         let ip = Ipv4Addr::new(127, 64 + a, b, c);
@@ -76,7 +76,7 @@ pub fn publish(path: &Path, text: impl AsRef<[u8]>) {
     written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
-static TAKEN: AtomicU32 = AtomicU32::new(0);
+static NEXT: AtomicU32 = AtomicU32::new(0);
 static LOCKS: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
 /// A test binds this port to reserve an address.
 const LOCK_PORT: u16 = 32_053;

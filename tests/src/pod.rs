@@ -59,7 +59,7 @@ impl Pod {
     ///
     /// # Panics
     /// When it does not in time.
-    pub fn said(&self, part: &str) {
+    pub fn wait_for_log(&self, part: &str) {
         eventually(&format!("{part}; said was {}", self.log()), PATIENCE, || {
             self.log().contains(part).then_some(())
         });

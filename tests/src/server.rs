@@ -307,7 +307,7 @@ impl Server {
                 let all: Vec<&str> = lines.iter().map(String::as_str).collect();
                 panic!("{} of {n} lines with {part:?} within {patience:?}:\n{}", found.len(), all.join("\n"));
             }
-            lines = self.log.came.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
+            lines = self.log.arrived.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -476,7 +476,7 @@ fn command(directory: &Path, options: &Options) -> Command {
 #[derive(Debug, Default)]
 struct Log {
     lines: Mutex<VecDeque<String>>,
-    came: Condvar,
+    arrived: Condvar,
 }
 
 impl Log {
@@ -491,7 +491,7 @@ impl Log {
                 }
                 lines.push_back(String::from_utf8_lossy(&line).into_owned());
                 drop(lines);
-                log.came.notify_all();
+                log.arrived.notify_all();
             }
         });
     }

@@ -68,12 +68,12 @@ impl Stub {
     /// as `ip netns exec`.
     pub fn look_up(&self, mut within: Command, name: &str) -> LookedUp {
         within.arg(&self.program).arg(name);
-        let said = output(within, PATIENCE);
-        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        let printed = output(within, PATIENCE);
+        let text = String::from_utf8_lossy(&printed.stdout).into_owned();
         LookedUp {
             addresses: text.split_whitespace().filter_map(|word| word.parse().ok()).collect(),
-            failed: !matches!(said.status.code(), Some(0 | 1)),
-            why: String::from_utf8_lossy(&said.stderr).into_owned(),
+            failed: !matches!(printed.status.code(), Some(0 | 1)),
+            why: String::from_utf8_lossy(&printed.stderr).into_owned(),
         }
     }
 }

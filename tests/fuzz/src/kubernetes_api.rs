@@ -24,9 +24,9 @@ pub fn kubernetes_api(octets: &[u8]) {
     }
 }
 
-type Told = (Vec<(String, Event)>, Result<(), Malformed>);
+type Decoded = (Vec<(String, Event)>, Result<(), Malformed>);
 
-fn read(kind: Kind, encoding: Encoding, framing: Framing, octets: &[u8], piece: usize) -> Told {
+fn read(kind: Kind, encoding: Encoding, framing: Framing, octets: &[u8], piece: usize) -> Decoded {
     let wants = WatchConfig {
         endpoints: true,
         pod_names: true,

@@ -98,7 +98,7 @@ pub fn differential(packet: &[u8]) {
 
 /// An upstream's reply is read whole or refused, and fits the clients' limits.
 pub fn upstream_reply(octets: &[u8]) {
-    let (packet, reply) = asked_and_told(octets);
+    let (packet, reply) = query_and_reply(octets);
     let query = passed(&packet);
     let mut answer = Answer::default();
     if answer.read(&reply, query.question).is_err() {
@@ -148,7 +148,7 @@ fn merged(query: &Query<'_>, reply: &[u8]) {
 
 /// The cache returns whole answers, with TTLs counted down, no longer than allowed.
 pub fn cache_entry(octets: &[u8]) {
-    let (packet, reply) = asked_and_told(octets);
+    let (packet, reply) = query_and_reply(octets);
     let query = passed(&packet);
     let now = crate::start();
     let cache = Cache::new(Cache::MIN_BYTES, now);
@@ -199,7 +199,7 @@ fn seen(query: &Query<'_>, lookup: impl FnOnce(&mut Reply<'_>) -> CacheResult) -
 
 /// A query of ours, selected by the first byte, and the rest as its reply with the question
 /// corrected, without which hardly any input would pass.
-fn asked_and_told(octets: &[u8]) -> (Vec<u8>, Vec<u8>) {
+fn query_and_reply(octets: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (&choice, rest) = octets.split_first().unwrap_or((&0, &[]));
     let (name, rtype): (&[u8], u8) = [
         (&b"\x07example\x03org\0"[..], 1),

@@ -22,10 +22,10 @@ pub fn corefile(text: &[u8]) {
         Ok(corefile) => {
             assert!(corefile.tokens().all(|token| token.len() <= text.len() + MAX_TEXT));
             if let Err(error) = ValidatedConfig::read(&Origin::Text(text.to_vec()), 53) {
-                let told = error.to_string();
-                let place = ["stdin:", "Corefile:"].iter().any(|file| told.starts_with(file));
-                assert!(place, "an error says where: {told}");
-                assert!(told.len() < 16 * MAX_TEXT, "an error is not longer than what it is about");
+                let message = error.to_string();
+                let place = ["stdin:", "Corefile:"].iter().any(|file| message.starts_with(file));
+                assert!(place, "an error says where: {message}");
+                assert!(message.len() < 16 * MAX_TEXT, "an error is not longer than what it is about");
             }
         }
     }

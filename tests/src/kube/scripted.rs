@@ -78,7 +78,7 @@ impl ScriptedCluster {
     }
 
     /// Serves requests again.
-    pub fn comes_back(&self) {
+    pub fn recover(&self) {
         self.shared.is_away.store(false, Ordering::Release);
     }
 
@@ -93,7 +93,7 @@ impl ScriptedCluster {
     }
 
     /// Ends all connections, loses the events until it serves again, and answers 503.
-    pub fn goes_away(&self) {
+    pub fn fail(&self) {
         self.shared.is_away.store(true, Ordering::Release);
         *lock(&self.shared.forgotten) = PATHS.to_vec();
         // In the other order, watches would end as those of a healthy API, and the next requests

@@ -56,7 +56,7 @@ fn datagrams(socket: &Arc<UdpSocket>, shared: &Arc<Shared>, stopped: &AtomicBool
 fn say_by_datagram(socket: &Arc<UdpSocket>, shared: &Arc<Shared>, asked: Asked, action: Action) {
     let send = |bytes: &[u8]| drop(socket.send_to(bytes, asked.from));
     match action {
-        Action::Reply(says) => send(&says.reply(&asked)),
+        Action::Reply(answer) => send(&answer.reply(&asked)),
         Action::Silent | Action::Close | Action::Reset => {}
         Action::Delay(delay, then) => {
             // A weak reference, so that a pending delay does not keep the port in use.
@@ -68,24 +68,24 @@ fn say_by_datagram(socket: &Arc<UdpSocket>, shared: &Arc<Shared>, asked: Asked, 
                 }
             });
         }
-        Action::Truncate(says) => send(&says.truncated().reply(&asked)),
-        Action::WrongId(says) => send(&other_id(says.reply(&asked))),
-        Action::WrongQuestion(name, says) => send(&says.reply(&asked_for(&asked, &name))),
-        Action::WrongPort(says) => {
+        Action::Truncate(answer) => send(&answer.truncated().reply(&asked)),
+        Action::WrongId(answer) => send(&other_id(answer.reply(&asked))),
+        Action::WrongQuestion(name, answer) => send(&answer.reply(&asked_for(&asked, &name))),
+        Action::WrongPort(answer) => {
             let other = socket.local_addr().and_then(|own| UdpSocket::bind((own.ip(), 0)));
-            drop(other.and_then(|other| other.send_to(&says.reply(&asked), asked.from)));
+            drop(other.and_then(|other| other.send_to(&answer.reply(&asked), asked.from)));
         }
         Action::Octets(octets) => send(&octets),
-        Action::Forge(times, says, then) => {
-            let mut reply = says.reply(&asked);
+        Action::Forge(times, answer, then) => {
+            let mut reply = answer.reply(&asked);
             for _ in 0..times {
                 reply = other_id(reply);
                 send(&reply);
             }
             say_by_datagram(socket, shared, asked, *then);
         }
-        Action::Half(says) => {
-            let reply = says.reply(&asked);
+        Action::Half(answer) => {
+            let reply = answer.reply(&asked);
             send(&reply[..reply.len() / 2]);
         }
         Action::Both(first, second) => {
@@ -173,26 +173,26 @@ impl Line {
 
     fn say(self: &Arc<Self>, shared: &Arc<Shared>, asked: Asked, action: Action) {
         match action {
-            Action::Reply(says) | Action::Truncate(says) => self.send(&says.reply(&asked)),
+            Action::Reply(answer) | Action::Truncate(answer) => self.send(&answer.reply(&asked)),
             Action::Silent => {}
             Action::Delay(delay, then) => {
                 let (line, shared) = (Arc::clone(self), Arc::clone(shared));
                 let later = Arc::clone(&shared);
                 later.later.run(delay, move || line.say(&shared, asked, *then));
             }
-            Action::WrongId(says) | Action::WrongPort(says) => self.send(&other_id(says.reply(&asked))),
-            Action::WrongQuestion(name, says) => self.send(&says.reply(&asked_for(&asked, &name))),
+            Action::WrongId(answer) | Action::WrongPort(answer) => self.send(&other_id(answer.reply(&asked))),
+            Action::WrongQuestion(name, answer) => self.send(&answer.reply(&asked_for(&asked, &name))),
             Action::Octets(octets) => self.send(&octets),
-            Action::Forge(times, says, then) => {
-                let mut reply = says.reply(&asked);
+            Action::Forge(times, answer, then) => {
+                let mut reply = answer.reply(&asked);
                 for _ in 0..times {
                     reply = other_id(reply);
                     self.send(&reply);
                 }
                 self.say(shared, asked, *then);
             }
-            Action::Half(says) => {
-                let framed = framed(&says.reply(&asked));
+            Action::Half(answer) => {
+                let framed = framed(&answer.reply(&asked));
                 self.write(&framed[..framed.len() / 2]);
                 drop(self.raw.shutdown(std::net::Shutdown::Both));
             }

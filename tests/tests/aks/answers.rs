@@ -13,7 +13,7 @@ use tests::{
 
 use super::{CLUSTER, HOSTS, LISTENERS, NODE, Node, PODS, VNET, answer_all, at, at9253, dotted};
 
-/// On both listeners.
+/// Both listeners answer whoami for the health zone.
 #[test]
 fn health_zone_answers_whoami() {
     isolated(|| {
@@ -57,7 +57,7 @@ fn host_resolves_by_the_node_listener() {
     });
 }
 
-/// On both listeners.
+/// Entries of the hosts file precede the upstream's answers on both listeners.
 #[test]
 fn hosts_entries_win_over_upstream() {
     isolated(|| {
@@ -150,7 +150,7 @@ fn critical_names_of_the_environment() {
     });
 }
 
-/// No upstream query.
+/// Names of a search path are answered without an upstream query.
 #[test]
 fn templates_stop_search_path_leaks() {
     isolated(|| {
@@ -177,7 +177,7 @@ fn templates_stop_search_path_leaks() {
     });
 }
 
-/// To clients that request it.
+/// A client that requests NSID gets the listener's name.
 #[test]
 fn nsid_names_the_listener() {
     isolated(|| {
@@ -195,7 +195,7 @@ fn nsid_names_the_listener() {
     });
 }
 
-/// On one listener.
+/// One listener has the metrics of every block.
 #[test]
 fn metrics_cover_every_block() {
     isolated(|| {
@@ -218,8 +218,8 @@ fn metrics_cover_every_block() {
                     &[("server", &server), ("zone", zone), ("type", "A")],
                 );
                 assert!(seen >= least, "{server} {zone}: {seen}");
-                let said = [("server", &server[..]), ("zone", zone), ("rcode", "NOERROR")];
-                assert!(metrics.count("coredns_dns_responses_total", &said) >= least, "{server} {zone}");
+                let labels = [("server", &server[..]), ("zone", zone), ("rcode", "NOERROR")];
+                assert!(metrics.count("coredns_dns_responses_total", &labels) >= least, "{server} {zone}");
             }
             assert!(metrics.count("coredns_cache_hits_total", &[("server", &server)]) >= 1.0, "{server}");
         }

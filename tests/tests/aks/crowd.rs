@@ -44,7 +44,7 @@ fn announced_lengths_take_no_memory() {
     isolated(|| in_little_memory(&[0xff, 0xff]));
 }
 
-/// Long ones, whose end never arrives.
+/// Long messages whose end never arrives take little memory.
 #[test]
 fn unfinished_messages_take_little_memory() {
     let _turn = turn();
@@ -57,7 +57,7 @@ fn unfinished_messages_take_little_memory() {
     });
 }
 
-/// They are answered.
+/// Others are answered beside clients that never read.
 #[test]
 fn others_beside_unread_answers() {
     let _turn = turn();
@@ -67,28 +67,28 @@ fn others_beside_unread_answers() {
     });
 }
 
-/// They are answered.
+/// Others are answered beside half-sent messages.
 #[test]
 fn others_beside_half_sent_messages() {
     let _turn = turn();
     isolated(|| others_are_served(crowd(1, 1_024, &[0, 200, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]), 1));
 }
 
-/// They are answered; the messages are from many addresses.
+/// Others are answered beside half-sent messages of many addresses.
 #[test]
 fn others_beside_many_half_sent_messages() {
     let _turn = turn();
     isolated(|| others_are_served(crowd(16, 64, &[0, 200, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]), 1));
 }
 
-/// They are answered.
+/// Others are answered beside two thousand idle clients.
 #[test]
 fn others_beside_two_thousand_idle() {
     let _turn = turn();
     isolated(|| others_are_served(crowd(1, 2_000, &[]), 1));
 }
 
-/// They are answered.
+/// Others are answered beside queries at a silent upstream.
 #[test]
 fn others_beside_hanging_queries() {
     // An address that waits for answers on more than half of all connections may be evicted, too.
@@ -96,7 +96,7 @@ fn others_beside_hanging_queries() {
     isolated(|| others_are_served(crowd(1, 1_024, &framed("hang.example")), 65_536));
 }
 
-/// They cost others nothing.
+/// Large answers that one client requests but never reads cost others nothing.
 #[test]
 fn large_unread_answers_of_one_client() {
     let _turn = turn();

@@ -64,7 +64,7 @@ fn a_million_unique_misses() {
     isolated_for(Duration::from_secs(1_800), || misses_in_little_memory(1_000_000));
 }
 
-/// Of production.
+/// Unique misses fit the memory of production.
 #[test]
 fn unique_misses_fit_the_memory() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -54,7 +54,7 @@ fn it_starts_ready_on_both_listeners() {
     });
 }
 
-/// If missing.
+/// Missing listener addresses are added, and they stay at the end.
 #[test]
 fn listener_addresses_are_added_and_stay() {
     isolated(|| {

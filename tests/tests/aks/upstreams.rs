@@ -33,7 +33,7 @@ fn each_listener_has_its_upstream() {
     });
 }
 
-/// After a truncated reply.
+/// After a truncated reply the query is repeated over TCP.
 #[test]
 fn prefer_udp_repeats_over_tcp() {
     isolated(|| {
@@ -103,7 +103,7 @@ fn dead_first_upstream_costs_no_answer() {
     });
 }
 
-/// With `immediate` and with `verify`.
+/// Stale answers replace failed upstreams, with `immediate` and with `verify`.
 #[test]
 fn serve_stale_outlives_upstreams() {
     isolated(|| {

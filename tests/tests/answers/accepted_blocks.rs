@@ -27,7 +27,7 @@ fn rows() -> Vec<Row> {
         for line in plugin.section("corefile") {
             match line.split_once(' ').expect("a row is a word and the rest") {
                 (">", words) => stands = words,
-                (who, directives) => rows.push((who, directives, stands)),
+                (by, directives) => rows.push((by, directives, stands)),
             }
         }
     }
@@ -47,31 +47,32 @@ pub(crate) fn differences(program: &Path) -> Vec<String> {
     scope(|scope| {
         for _ in 0..LANES {
             scope.spawn(|| {
-                while let Some((who, directives, _)) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some((by, directives, _)) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let text = block(0, directives, ip, files.path());
-                    let tell = |error| found.lock().expect("no lane panics with it").push(error);
-                    if let (false, Some(taken)) =
-                        (takes(who, "coredns"), CoreDns::serves_this(program, &text))
+                    let report = |error| found.lock().expect("no lane panics with it").push(error);
+                    if let (false, Some(accepted)) =
+                        (accepts(by, "coredns"), CoreDns::serves_this(program, &text))
                     {
-                        tell(format!("CoreDNS takes {directives:?}: {taken}"));
+                        report(format!("CoreDNS takes {directives:?}: {accepted}"));
                     }
-                    let (taken, said) = we_take(&text);
-                    if taken != takes(who, "localdns") {
-                        tell(format!("localdns {directives:?}: {said}"));
+                    let (accepted, printed) = check(&text);
+                    if accepted != accepts(by, "localdns") {
+                        report(format!("localdns {directives:?}: {printed}"));
                     }
                 }
             });
         }
     });
-    let taken = rows.iter().filter(|(who, ..)| takes(who, "coredns")).enumerate();
-    let text: String = taken.map(|(n, (_, directives, _))| block(n, directives, ip, files.path())).collect();
+    let accepted = rows.iter().filter(|(by, ..)| accepts(by, "coredns")).enumerate();
+    let text: String =
+        accepted.map(|(n, (_, directives, _))| block(n, directives, ip, files.path())).collect();
     // Panics with CoreDNS's output if it refuses one of them.
     drop(CoreDns::start(program, &text));
     found.into_inner().expect("no lane panics with it")
 }
 
-fn takes(who: &str, server: &str) -> bool {
-    who == "both" || who == server
+fn accepts(by: &str, server: &str) -> bool {
+    by == "both" || by == server
 }
 
 /// A server block; in `directives` `@IP@` is its listen address, and `@DIR@` is the directory of
@@ -94,7 +95,7 @@ fn files() -> TempDir {
 }
 
 /// Whether `check` accepts a Corefile, and its output.
-fn we_take(corefile: &str) -> (bool, String) {
+fn check(corefile: &str) -> (bool, String) {
     let directory = tempdir();
     let file = directory.path().join("Corefile");
     std::fs::write(&file, corefile).expect("the test's directory is writable");

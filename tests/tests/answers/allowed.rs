@@ -121,8 +121,8 @@ const ALLOWED: &[Allowed] = &[
         stands: "`acl`: the OPT of what is blocked or filtered",
         counted_alike: true,
         matches: |case, difference| {
-            let told = theirs(case).option(15).is_some_and(|ede| matches!(ede, [0, 15 | 17]));
-            case.text().contains("acl") && told && matches!(difference.what, "opt" | "opt do")
+            let has_ede = theirs(case).option(15).is_some_and(|ede| matches!(ede, [0, 15 | 17]));
+            case.text().contains("acl") && has_ede && matches!(difference.what, "opt" | "opt do")
         },
     },
     Allowed {

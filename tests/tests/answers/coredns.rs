@@ -28,8 +28,8 @@ impl CoreDns {
         for program in files.filter(|path| path.is_file()) {
             let mut command = Command::new(&program);
             command.arg("-version");
-            let said = output(command, Duration::from_secs(20)).stdout;
-            let version = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned();
+            let printed = output(command, Duration::from_secs(20)).stdout;
+            let version = String::from_utf8_lossy(&printed).lines().next().unwrap_or_default().to_owned();
             if version == "CoreDNS-1.15.0" {
                 return Some(program);
             }

@@ -35,8 +35,8 @@ pub(crate) fn compare(
         (None, None) => return (Both::default(), Vec::new()),
         (Some(theirs), Some(ours)) => (theirs, ours),
         (theirs, ours) => {
-            let said = |reply: Option<&[u8]>| reply.map_or_else(|| "silence".to_owned(), shown);
-            found.add("reply", said(theirs), said(ours));
+            let shown_or_silence = |reply: Option<&[u8]>| reply.map_or_else(|| "silence".to_owned(), shown);
+            found.add("reply", shown_or_silence(theirs), shown_or_silence(ours));
             let decoded = |reply: Option<&[u8]>| reply.and_then(|reply| Message::decode(reply).ok());
             return (Both { theirs: decoded(theirs), ours: decoded(ours) }, found.all);
         }

@@ -10,16 +10,16 @@ use tests::{Action, Ask, Server, Upstream, eventually, fresh_ip, port};
 use crate::coredns::CoreDns;
 
 /// Directives of the root zone, a sequence of queries, and the lines of both servers.
-type Row = (&'static str, &'static [(&'static str, &'static str)], Told);
+type Row = (&'static str, &'static [(&'static str, &'static str)], Expected);
 
-enum Told {
+enum Expected {
     /// The lines of both.
     Same(&'static [&'static str]),
     /// CoreDNS's lines, localdns's lines, and the words of docs/differences.md that describe it.
     Otherwise(&'static [&'static str], &'static [&'static str], &'static str),
 }
 
-use Told::{Otherwise, Same};
+use Expected::{Otherwise, Same};
 
 const TWICE: &[(&str, &str)] = &[("a.test", "A"), ("a.test", "A")];
 const ONCE: &[(&str, &str)] = &[("a.test", "A")];
@@ -117,28 +117,28 @@ pub(crate) fn differences(program: &Path) -> Vec<String> {
     let [(_, mut refusing), rest @ ..] = upstreams;
     refusing.stop();
     let mut found = Vec::new();
-    for (directives, asks, told) in ROWS {
+    for (directives, asks, expected) in ROWS {
         let text = |ip: Ipv4Addr| {
             let mut text = directives.to_string();
             words.iter().for_each(|(name, word)| text = text.replace(name, word));
             let port = port();
             format!(".:{port} {{\nbind {ip}\nerrors\n{text}\n}}\nend:{port} {{\nbind {ip}\nerrors\n}}\n")
         };
-        let (theirs, ours) = match told {
+        let (theirs, ours) = match expected {
             Same(lines) => (lines, lines),
             Otherwise(theirs, ours, _) => (theirs, ours),
         };
         let ip = fresh_ip();
         let coredns = CoreDns::start(program, &text(ip));
-        let said = ask(ip, asks, theirs.len(), &words, || coredns.log());
-        if said != *theirs {
-            found.push(format!("[{directives}] CoreDNS tells {said:#?}"));
+        let lines = ask(ip, asks, theirs.len(), &words, || coredns.log());
+        if lines != *theirs {
+            found.push(format!("[{directives}] CoreDNS tells {lines:#?}"));
         }
         let ip = fresh_ip();
         let server = Server::start(&text(ip));
-        let said = ask(ip, asks, ours.len(), &words, || server.log_text());
-        if said != *ours {
-            found.push(format!("[{directives}] localdns tells {said:#?}"));
+        let lines = ask(ip, asks, ours.len(), &words, || server.log_text());
+        if lines != *ours {
+            found.push(format!("[{directives}] localdns tells {lines:#?}"));
         }
     }
     drop(rest);
@@ -147,7 +147,7 @@ pub(crate) fn differences(program: &Path) -> Vec<String> {
 
 /// The words of docs/differences.md that rows quote.
 pub(crate) fn listed() -> impl Iterator<Item = &'static str> {
-    ROWS.iter().filter_map(|(.., told)| match told {
+    ROWS.iter().filter_map(|(.., expected)| match expected {
         Same(_) => None,
         Otherwise(.., stands) => Some(*stands),
     })
@@ -173,13 +173,13 @@ fn ask(
     let end = "2 end. A: plugin/errors: no next plugin found";
     // CoreDNS logs some errors after it has sent the reply, possibly after the error of the last
     // query.
-    let told = |log: &str| {
+    let errors = |log: &str| {
         let lines = log.lines().filter_map(|line| line.strip_prefix("[ERROR] plugin/errors: "));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     let lines =
         eventually(&format!("{count} errors of {asks:?} and the last one"), Duration::from_secs(10), || {
-            let lines = told(&log());
+            let lines = errors(&log());
             (lines.len() > count && lines.iter().any(|line| line == end)).then_some(lines)
         });
     lines

@@ -35,7 +35,7 @@ use allowed::UseCounts;
 use coredns::CoreDns;
 use metric_differences::MOVED;
 use run::Setup;
-use tests::{add_address, isolated, tell};
+use tests::{add_address, isolated, report};
 
 /// The Corefiles of distributions answer as in CoreDNS.
 #[test]
@@ -62,15 +62,15 @@ fn slow_names_delay_no_others() {
     behind::slow_names_delay_no_others(&program);
 }
 
-/// As in CoreDNS.
+/// Texts of records are parsed as in CoreDNS.
 #[test]
 fn record_texts_are_parsed_alike() {
     compare("record_texts_are_parsed_alike", &texts::setups());
 }
 
 #[test]
-fn clusters_are_answered_as_in_coredns() {
-    compare("clusters_are_answered_as_in_coredns", &cluster::fixed());
+fn clusters_answer_alike() {
+    compare("clusters_answer_alike", &cluster::fixed());
 }
 
 /// A ready plugin stays so until another configuration serves.
@@ -78,7 +78,7 @@ fn clusters_are_answered_as_in_coredns() {
 fn readiness_stays_as_in_coredns() {
     let test = "readiness_stays_as_in_coredns";
     let Some(program) = CoreDns::find(test) else { return };
-    ready::is_kept_until_another_configuration_serves(&program);
+    ready::readiness_lasts_until_a_reload(&program);
 }
 
 /// Services queried from outside answer as in CoreDNS.
@@ -87,7 +87,7 @@ fn external_services_answer_alike() {
     compare("external_services_answer_alike", &outside::fixed());
 }
 
-/// As in CoreDNS.
+/// Ten random clusters answer as in CoreDNS.
 #[test]
 fn ten_random_clusters_answer_alike() {
     compare("ten_random_clusters_answer_alike", &random_clusters(10));
@@ -112,13 +112,13 @@ fn random_clusters(count: u64) -> Vec<Setup> {
 }
 
 #[test]
-fn zones_are_sent_as_in_coredns() {
-    let Some(program) = CoreDns::find("zones_are_sent_as_in_coredns") else { return };
+fn zones_are_sent_alike() {
+    let Some(program) = CoreDns::find("zones_are_sent_alike") else { return };
     let found = transfers::differences(&program, &transfers::fixed());
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// As in CoreDNS.
+/// Zones of servers are transferred as in CoreDNS.
 #[test]
 fn zones_are_transferred_alike() {
     isolated(|| {
@@ -197,7 +197,7 @@ fn omitted_metrics_are_documented() {
     assert_eq!(metrics::left_out_in_vain(), Vec::<String>::new());
 }
 
-/// As in CoreDNS.
+/// Errors are logged as in CoreDNS.
 #[test]
 fn errors_are_reported_alike() {
     let Some(program) = CoreDns::find("errors_are_reported_alike") else { return };
@@ -328,14 +328,14 @@ fn compare(test: &str, setups: &[Setup]) {
         counts.queries,
         counts.seen
     );
-    let told = format!(
+    let summary = format!(
         "{test}: {} differences in {} queries that did not come again:\n{}",
         once.len(),
         counts.queries,
         once.join("\n")
     );
     if !once.is_empty() {
-        tell(&told);
+        report(&summary);
     }
     assert!(
         unlisted.is_empty(),
@@ -343,7 +343,7 @@ fn compare(test: &str, setups: &[Setup]) {
         unlisted.len(),
         unlisted.join("\n")
     );
-    assert!(once.len() <= once_at_most(counts.queries), "more than one in {QUERIES_FOR_ONE}: {told}");
+    assert!(once.len() <= once_at_most(counts.queries), "more than one in {QUERIES_FOR_ONE}: {summary}");
 }
 
 /// The maximum number of differences that do not recur.

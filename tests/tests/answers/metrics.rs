@@ -131,8 +131,8 @@ pub(crate) fn of_clusters(program: &Path) -> Vec<String> {
             found.iter().any(|family| family.contains("dns_programming")).then_some(found)
         })
     });
-    let only = |one: &BTreeSet<String>, other, who| {
-        one.difference(other).map(|family| format!("{who} alone has {family}")).collect::<Vec<_>>()
+    let only = |one: &BTreeSet<String>, other, server| {
+        one.difference(other).map(|family| format!("{server} alone has {family}")).collect::<Vec<_>>()
     };
     [only(&theirs, &ours, "CoreDNS"), only(&ours, &theirs, "localdns")].concat()
 }

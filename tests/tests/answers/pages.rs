@@ -88,7 +88,7 @@ fn coredns_documentation_is_covered() {
     let test = "coredns_documentation_is_covered";
     let mut go = Command::new("go");
     let modules = match go.args(["env", "GOMODCACHE"]).output() {
-        Ok(told) => String::from_utf8_lossy(&told.stdout).trim().to_owned(),
+        Ok(output) => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
         Err(error) => return skip(test, &format!("go: {error}")),
     };
     let source = format!("{modules}/github.com/coredns/coredns@v1.15.0/plugin");

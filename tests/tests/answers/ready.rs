@@ -30,10 +30,10 @@ impl Either {
 }
 
 /// Loses the API of a synchronized cluster, then reloads with another cluster, its API down.
-pub(crate) fn is_kept_until_another_configuration_serves(program: &Path) {
+pub(crate) fn readiness_lasts_until_a_reload(program: &Path) {
     for monitor in [" {\nmonitor until-ready\n}", " {\nmonitor continuously\n}"] {
         for is_ours in [false, true] {
-            let who = if is_ours { "we" } else { "CoreDNS" };
+            let label = if is_ours { "we" } else { "CoreDNS" };
             let first = ScriptedCluster::start(cluster::objects(), false);
             let second = ScriptedCluster::start(cluster::objects(), true);
             let ip = fresh_ip();
@@ -49,14 +49,14 @@ pub(crate) fn is_kept_until_another_configuration_serves(program: &Path) {
                 false => Either::CoreDns(CoreDns::start(program, &text(&first))),
             };
             until(ip, 200, "OK");
-            first.goes_away();
+            first.fail();
             let asked = first.api.requests().len();
             eventually("the API is asked in vain", PATIENCE, || {
                 (first.api.requests().len() >= asked + 2).then_some(())
             });
             // Known data is still answered, so every plugin is ready, in both modes of `monitor`.
             for _ in 0..3 {
-                assert_eq!(said(ip), Some((200, "OK".to_owned())), "{who}: {monitor}");
+                assert_eq!(readiness(ip), Some((200, "OK".to_owned())), "{label}: {monitor}");
             }
 
             server.reload(&text(&second));
@@ -66,9 +66,9 @@ pub(crate) fn is_kept_until_another_configuration_serves(program: &Path) {
                 (ask((ip, port()).into(), NAME, "A").status() == "SERVFAIL").then_some(())
             });
             second.put(SERVICES, "ADDED", cluster::service("t1", "late", &serde_json::json!({}), late()).1);
-            second.comes_back();
+            second.recover();
             until(ip, 200, "OK");
-            assert_eq!(ask((ip, port()).into(), NAME, "A").short(), ["10.96.9.9"], "{who}: {monitor}");
+            assert_eq!(ask((ip, port()).into(), NAME, "A").short(), ["10.96.9.9"], "{label}: {monitor}");
         }
     }
 }
@@ -78,14 +78,14 @@ fn late() -> serde_json::Value {
 }
 
 /// `None` while the port is closed, as during a reload of CoreDNS.
-fn said(ip: Ipv4Addr) -> Option<(u16, String)> {
+fn readiness(ip: Ipv4Addr) -> Option<(u16, String)> {
     http_get((ip, 8181).into(), "/ready").ok()
 }
 
 /// Waits for this status, and a body that begins with `text`; localdns appends the reason.
 fn until(ip: Ipv4Addr, status: u16, text: &str) {
     eventually(&format!("{status} {text}"), PATIENCE, || {
-        said(ip).filter(|(found, body)| *found == status && body.starts_with(text)).map(drop)
+        readiness(ip).filter(|(found, body)| *found == status && body.starts_with(text)).map(drop)
     });
 }
 

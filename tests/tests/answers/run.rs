@@ -183,7 +183,7 @@ fn judge(
                     counts.count(allowed.name);
                     counted_alike &= allowed.counted_alike;
                 }
-                None => unlisted.push(told(&case, pass, &difference)),
+                None => unlisted.push(describe(&case, pass, &difference)),
             }
         }
     }
@@ -216,7 +216,7 @@ fn is_chance(case: &Case<'_>, difference: &Difference) -> bool {
         && order(allowed::ours(case)) == order(allowed::theirs(case))
 }
 
-fn told(case: &Case<'_>, pass: usize, difference: &Difference) -> String {
+fn describe(case: &Case<'_>, pass: usize, difference: &Difference) -> String {
     let mut text = format!(
         "[{}] {:?} (time {pass}): {}\n",
         case.setup.name.replace('\n', "; "),

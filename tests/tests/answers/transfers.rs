@@ -98,7 +98,7 @@ pub(crate) fn of_servers(program: &Path, at: Ipv4Addr) -> Vec<String> {
             found.extend(
                 compare(theirs, ours, zone, &["t1".to_owned()])
                     .into_iter()
-                    .map(|told| format!("servers, {zone}: {told}")),
+                    .map(|difference| format!("servers, {zone}: {difference}")),
             );
         }
     }
@@ -135,15 +135,15 @@ impl Sent {
                 eventually("a zone that is known", PATIENCE, || transfer(server, tls, zone, None).ok())
             });
             let [serials @ .., secret] = [0, 1, 2].map(|n| serial(&whole[n]));
-            let mut tell = |what: &str, told: String| {
-                found.push(format!("[{}] {zone} {what}: {told}", self.name.replace('\n', "; ")));
+            let mut report = |what: &str, text: String| {
+                found.push(format!("[{}] {zone} {what}: {text}", self.name.replace('\n', "; ")));
             };
             let [theirs, ours, over_tls] = whole;
             if records(&ours) != records(&over_tls) || serials[1] != secret {
-                tell("over TLS", format!("{:?} and {:?}", records(&ours), records(&over_tls)));
+                report("over TLS", format!("{:?} and {:?}", records(&ours), records(&over_tls)));
             }
             for difference in compare(&theirs, &ours, zone, &self.shown()) {
-                tell("AXFR", difference);
+                report("AXFR", difference);
             }
             for (server, serial) in [(&from[0], serials[0]), (&from[1], serials[1]), (&from[2], serials[1])] {
                 let of = |has| transfer(server.0, server.1, zone, Some(has)).map(|sent| sent.len());
@@ -153,14 +153,14 @@ impl Sent {
                 let expected = if serial == 0 { (Ok(whole), Ok(1)) } else { (Ok(1), Ok(whole)) };
                 let sent = (of(serial), of(serial.wrapping_sub(1)));
                 if sent != expected {
-                    tell("IXFR", format!("{}: {sent:?} and not {expected:?}", server.0));
+                    report("IXFR", format!("{}: {sent:?} and not {expected:?}", server.0));
                 }
             }
             // To a client with a newer serial localdns sends the SOA alone; CoreDNS does so for
             // `k8s_external` only.
             let newer = transfer(from[1].0, None, zone, Some(serials[1].wrapping_add(1_000)));
             if newer.as_ref().map(Vec::len) != Ok(1) {
-                tell("IXFR", format!("with a newer serial: {newer:?}"));
+                report("IXFR", format!("with a newer serial: {newer:?}"));
             }
         }
         // Not transferred: a subdomain, a reverse zone (CoreDNS transfers it), another zone, and

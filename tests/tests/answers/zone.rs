@@ -64,7 +64,7 @@ pub(crate) fn answer(asked: &Asked) -> Action {
     let parent = |label: &str| format!("{label}.{}", zone.trim_start_matches('.'));
     let dnssec_ok = asked.edns.as_ref().is_some_and(|edns| edns.dnssec_ok);
     let plain = || records(&name, asked.rtype, zone);
-    let says = match kind {
+    let answer = match kind {
         "cname" => {
             let first = format!("{name} 300 IN CNAME {}", parent("second"));
             let second = format!("{} 60 IN CNAME {}", parent("second"), parent("target"));
@@ -84,7 +84,7 @@ my-app.com.cdn.example.net. 300 IN A 198.51.100.10",
         ),
         "oddheader" => Says::answer(&format!("{name} 300 IN A 198.51.100.1")).flags(0x0050),
         "heard" if asked.rtype == 16 => {
-            Says::answer(&format!("{name} 300 IN TXT \"heard {}\"", heard(asked)))
+            Says::answer(&format!("{name} 300 IN TXT \"heard {}\"", options_text(asked)))
         }
         "dangling" => Says::answer(&format!("{name} 300 IN CNAME elsewhere.test.")),
         "nxcname" => {
@@ -144,7 +144,7 @@ my-app.com.cdn.example.net. 300 IN A 198.51.100.10",
             }
         }
     };
-    Action::Reply(says.fitting())
+    Action::Reply(answer.fitting())
 }
 
 /// The records of a name for each type that it has.
@@ -170,7 +170,7 @@ fn records(name: &str, rtype: u16, zone: &str) -> Option<String> {
 }
 
 /// The options that a rewrite rule may have set.
-fn heard(asked: &Asked) -> String {
+fn options_text(asked: &Asked) -> String {
     let options = asked.edns.iter().flat_map(|edns| &edns.options);
     let written = options.filter(|(code, _)| matches!(code, 3 | 8 | 0xfde9..=0xfffe));
     written.map(|(code, data)| format!("{code}={data:02x?}")).collect::<Vec<_>>().join(" ")

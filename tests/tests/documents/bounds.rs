@@ -12,11 +12,11 @@ fn bounds_match_the_program() {
         let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(page.contains(words), "the page of {plugin} does not say {words:?}");
         let of = |directives: &str| check(&format!(". {{\n{}\nwhoami\n}}\n", directives.replace('|', "\n")));
-        let told = of(at);
-        assert!(told.status.success(), "{plugin}, {words:?}: {at:?} is refused: {}", stderr(&told));
-        let told = of(beyond);
-        assert!(!told.status.success(), "{plugin}, {words:?}: {beyond:?} is taken");
-        assert!(stderr(&told).contains(&format!("plugin/{plugin}: ")), "{beyond:?}: {}", stderr(&told));
+        let output = of(at);
+        assert!(output.status.success(), "{plugin}, {words:?}: {at:?} is refused: {}", stderr(&output));
+        let output = of(beyond);
+        assert!(!output.status.success(), "{plugin}, {words:?}: {beyond:?} is taken");
+        assert!(stderr(&output).contains(&format!("plugin/{plugin}: ")), "{beyond:?}: {}", stderr(&output));
     }
 }
 

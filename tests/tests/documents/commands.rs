@@ -38,7 +38,7 @@ fn documented_commands_without_a_server() {
     let steps: Vec<Step> = steps.into_iter().filter(Step::is_about_a_corefile).collect();
     assert!(steps.len() > 5, "{} commands in the documents", steps.len());
     for step in steps {
-        assert_eq!(shell.says(&step.command), step.said, "{}: {}", step.document, step.command);
+        assert_eq!(shell.run(&step.command), step.printed, "{}: {}", step.document, step.command);
     }
 }
 
@@ -66,7 +66,7 @@ fn the_commands_of_the_documents_serve() {
                 eventually(command, PATIENCE, || {
                     let log = fs::read_to_string(&started.log).ok()?;
                     let mut lines = log.lines().map(words);
-                    step.said.iter().all(|said| lines.any(|line| line == *said)).then_some(())
+                    step.printed.iter().all(|printed| lines.any(|line| line == *printed)).then_some(())
                 });
                 serving.push(started);
             } else if let Some(tool_of) = ["dig", "curl"].into_iter().find(|tool| command.starts_with(tool))
@@ -78,10 +78,10 @@ fn the_commands_of_the_documents_serve() {
                     served_from_the_hosts_file();
                 }
                 let deadline = now() + PATIENCE;
-                let mut said = shell.says(command);
-                while !step.is_said(&said) {
-                    assert!(now() < deadline, "{}: {command}: {said:#?}", step.document);
-                    said = shell.says(command);
+                let mut printed = shell.run(command);
+                while !step.is_printed(&printed) {
+                    assert!(now() < deadline, "{}: {command}: {printed:#?}", step.document);
+                    printed = shell.run(command);
                 }
             }
         }
@@ -104,7 +104,7 @@ fn served_from_the_hosts_file() {
 struct Step {
     document: String,
     command: String,
-    said: Vec<String>,
+    printed: Vec<String>,
 }
 
 impl Step {
@@ -120,18 +120,18 @@ impl Step {
 
     /// Whether the lines are those of the document. Counters may be higher, as a repeated command
     /// counts again.
-    fn is_said(&self, lines: &[String]) -> bool {
+    fn is_printed(&self, lines: &[String]) -> bool {
         let counted = |line: &str| {
             let (series, count) = line.rsplit_once(' ')?;
             Some((series.to_owned(), count.parse::<u64>().ok()?))
         };
-        let same = |(line, said): (&String, &String)| match (counted(line), counted(said)) {
+        let same = |(line, printed): (&String, &String)| match (counted(line), counted(printed)) {
             (Some((series, count)), Some((other, least))) => series == other && count >= least,
-            _ => line == said,
+            _ => line == printed,
         };
         match self.command.starts_with("curl ") {
-            true => lines.len() == self.said.len() && lines.iter().zip(&self.said).all(same),
-            false => lines == self.said,
+            true => lines.len() == self.printed.len() && lines.iter().zip(&self.printed).all(same),
+            false => lines == self.printed,
         }
     }
 }
@@ -147,14 +147,14 @@ fn steps() -> Vec<Step> {
                         steps.push(Step {
                             document: document.clone(),
                             command: command.to_owned(),
-                            said: Vec::new(),
+                            printed: Vec::new(),
                         });
                     }
                     None => {
                         let step = steps
                             .last_mut()
                             .unwrap_or_else(|| panic!("{document}: {line} is said by nobody"));
-                        step.said.push(words(&line.replace("x86_64", std::env::consts::ARCH)));
+                        step.printed.push(words(&line.replace("x86_64", std::env::consts::ARCH)));
                     }
                 }
             }
@@ -192,10 +192,11 @@ impl Shell {
     }
 
     /// The output lines of a command, without those that depend on this machine.
-    fn says(&self, line: &str) -> Vec<String> {
-        let said = output(self.command(line), PATIENCE).stdout;
-        let said = String::from_utf8_lossy(&said).into_owned();
-        said.lines()
+    fn run(&self, line: &str) -> Vec<String> {
+        let printed = output(self.command(line), PATIENCE).stdout;
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        printed
+            .lines()
             .filter(|line| !line.contains("plugin/hosts: Cannot read /etc/localdns/hosts"))
             .map(words)
             .collect()

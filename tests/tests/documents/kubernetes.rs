@@ -85,7 +85,7 @@ fn replacements_wait_for_readiness() {
                 let commands: Vec<&str> = line.split(" && ").map(str::trim).collect();
                 for (at, command) in commands.iter().enumerate() {
                     let takes = |words: &str| command.starts_with("kubectl ") && command.contains(words);
-                    let comes = if takes("--replicas=0") {
+                    let wait = if takes("--replicas=0") {
                         "deployment/localdns"
                     } else if takes(" delete ") && command.contains("localdns.yaml") {
                         "deployment/coredns"
@@ -96,8 +96,8 @@ fn replacements_wait_for_readiness() {
                     let waits = at.checked_sub(1).map(|before| commands[before]).unwrap_or_default();
                     let is_awaited = waits.starts_with("kubectl ")
                         && waits.contains(" rollout status ")
-                        && waits.ends_with(comes);
-                    assert!(is_awaited, "{document}: {command} does not wait for {comes}: {line}");
+                        && waits.ends_with(wait);
+                    assert!(is_awaited, "{document}: {command} does not wait for {wait}: {line}");
                 }
             }
         }

@@ -13,7 +13,7 @@ use super::{PATIENCE, read, root};
 /// Metrics that Prometheus itself adds.
 const OF_PROMETHEUS: &[&str] = &["up"];
 
-/// When they should.
+/// Prometheus loads the alert rules, and they fire when they should.
 #[test]
 fn alert_rules_load_and_fire() {
     if !tool("alert_rules_load_and_fire", "promtool") {
@@ -37,7 +37,7 @@ fn every_alert_has_a_firing_case() {
     }
 }
 
-/// Those of the dashboard and of the alerts.
+/// The metrics of the dashboard and of the alerts are exposed.
 #[test]
 fn monitored_metrics_exist() {
     let names = read("crates/metrics/src/names.rs") + &text_of("plugins/src");
@@ -83,7 +83,7 @@ fn dashboard_shows_every_health_metric() {
     }
 }
 
-/// As Prometheus recommends.
+/// Metrics of plugins are named as Prometheus recommends.
 #[test]
 fn plugin_metric_names_are_idiomatic() {
     let plugins = text_of("plugins/src");
@@ -108,7 +108,7 @@ fn plugin_metric_names_are_idiomatic() {
     }
 }
 
-/// On their pages and in the list.
+/// Metrics of plugins are on the plugin's page and in the list.
 #[test]
 fn plugin_metrics_are_documented() {
     let list = read("docs/metrics.md") + &read("docs/plugins/README.md");
@@ -148,7 +148,7 @@ fn text_of(folder: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Those of a node that lacks a directive or has had no failure.
+/// Shares are shown for a node that lacks a directive or has had no failure.
 #[test]
 fn dashboard_shares_without_some_metrics() {
     if !tool("dashboard_shares_without_some_metrics", "promtool") {

@@ -255,11 +255,11 @@ fn every_property_stands_in_an_example() {
         for word in known(&name, &page) {
             // The complete word, not the beginning of another one.
             let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
-            let said = ["`", "|"].iter().any(|before| {
+            let is_described = ["`", "|"].iter().any(|before| {
                 page.match_indices(&format!("{before}{word}"))
                     .any(|(at, found)| ends(&page[at + found.len()..]))
             });
-            assert!(said, "the page of {name} does not say what {word} is");
+            assert!(is_described, "the page of {name} does not say what {word} is");
             let is_built = !NOT_BUILT.contains(&(&*name, &*word));
             assert!(!is_built || shown.contains(&&*word), "no example of {name} has {word}");
             count += 1;
@@ -284,9 +284,11 @@ fn every_rewrite_rule_has_an_example() {
     for (of, asked) in
         [("", "zzzzzz a b"), ("edns0 ", "edns0 zzzzzz set b"), ("edns0 local ", "edns0 local zzzzzz a b")]
     {
-        let told = stderr(&check(&format!(". {{\nrewrite {asked}\nwhoami\n}}\n")));
-        let expected = told.split_once(" is not ").map(|(_, words)| words.lines().next().unwrap_or_default());
-        let expected = expected.unwrap_or_else(|| panic!("{asked}: {told}")).trim_start_matches("a rule: ");
+        let message = stderr(&check(&format!(". {{\nrewrite {asked}\nwhoami\n}}\n")));
+        let expected =
+            message.split_once(" is not ").map(|(_, words)| words.lines().next().unwrap_or_default());
+        let expected =
+            expected.unwrap_or_else(|| panic!("{asked}: {message}")).trim_start_matches("a rule: ");
         for word in expected.replace(" or ", ", ").split(", ") {
             let rule = format!("{of}{word}");
             assert!(RULES.iter().any(|known| known.starts_with(&rule)), "{rule:?} is in no row of the test");
@@ -361,8 +363,8 @@ fn known(name: &str, page: &str) -> Vec<String> {
             let output = check(&example.replacen(line, &format!("{open} {{\n        zzzzzz{closed}"), 1));
             // A line in braces after `rewrite` is a rule.
             assert!(!output.status.success() || name == "rewrite", "{name} has zzzzzz");
-            let told = stderr(&output);
-            let Some((_, words)) = told.split_once("unknown property \"zzzzzz\"; expected ") else {
+            let message = stderr(&output);
+            let Some((_, words)) = message.split_once("unknown property \"zzzzzz\"; expected ") else {
                 continue;
             };
             let words = words.lines().next().unwrap_or_default().split(", ").map(str::to_owned);
@@ -372,7 +374,7 @@ fn known(name: &str, page: &str) -> Vec<String> {
     known
 }
 
-/// Those without placeholders.
+/// Every fragment of a page without placeholders is accepted.
 #[test]
 fn every_fragment_is_accepted() {
     for (name, page) in pages() {

@@ -13,7 +13,7 @@ fn unit_matches_the_readme() {
     is_as_it_should_be("localdns", UNIT);
 }
 
-/// Only by it from the server's.
+/// The unit of `node run` differs from the server's by its command only.
 #[test]
 fn node_unit_differs_by_command() {
     let command = "/usr/local/bin/localdns node run";
@@ -55,7 +55,7 @@ fn node_up_unit_privileges() {
     is_as_it_should_be("localdns-node-up", &rows);
 }
 
-/// It may only send queries.
+/// The unit that annotates the node may only send queries.
 #[test]
 fn annotate_unit_privileges() {
     let rows = [
@@ -102,8 +102,8 @@ fn is_as_it_should_be(name: &str, rows: &[(&str, &str, &str)]) {
     let mut command = Command::new("systemd-analyze");
     command.args(["verify", "--man=no"]).arg(&path);
     let verified = output(command, PATIENCE);
-    let said = stderr(&verified);
-    assert!(verified.status.success() && !said.contains(&format!("{name}.service:")), "{said}");
+    let printed = stderr(&verified);
+    assert!(verified.status.success() && !printed.contains(&format!("{name}.service:")), "{printed}");
 }
 
 #[test]

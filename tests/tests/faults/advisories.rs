@@ -78,9 +78,9 @@ fn cve_2019_19794_unpredictable_ids() {
 #[test]
 fn cve_2023_28452_forged_reply() {
     let upstream = Upstream::start(fresh_ip(), |asked| {
-        let lie = || Says::answer(&format!("{} 300 IN A 203.0.113.66", asked.name));
-        let first = Action::WrongQuestion("other.example".into(), lie());
-        let burst = Action::Forge(50, lie(), Box::new(good(asked)));
+        let forged = || Says::answer(&format!("{} 300 IN A 203.0.113.66", asked.name));
+        let first = Action::WrongQuestion("other.example".into(), forged());
+        let burst = Action::Forge(50, forged(), Box::new(good(asked)));
         Action::Both(Box::new(first), Box::new(burst.after(Duration::from_millis(20))))
     });
     let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
@@ -190,7 +190,7 @@ fn cve_2026_86003_updates() {
     assert_eq!(upstream.total(), 0);
 }
 
-/// From either side.
+/// Compression bombs of clients and of upstreams are refused.
 #[test]
 fn compression_bombs_are_refused() {
     steadily(|| {

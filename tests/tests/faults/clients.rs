@@ -15,7 +15,7 @@ use super::good;
 /// The limit in docs/limits.md.
 const CONNECTIONS: usize = 1_024;
 
-/// Without a reply.
+/// A datagram from port 0 gets no reply.
 #[test]
 fn datagram_from_port_0_is_dropped() {
     isolated(|| {
@@ -36,13 +36,13 @@ fn datagram_from_port_0_is_dropped() {
         let metrics = Metrics::after_queries((ip, 9153).into(), 1);
         assert_eq!(metrics.count("coredns_dns_requests_total", &[]), 1.0);
         // A reply to port 0 fails with an error, which would be logged.
-        for said in ["forged.example", "send on"] {
-            assert!(!dns.server.log_text().contains(said), "{}", dns.server.log_text());
+        for text in ["forged.example", "send on"] {
+            assert!(!dns.server.log_text().contains(text), "{}", dns.server.log_text());
         }
     });
 }
 
-/// If there are too many.
+/// If there are too many connections, the longest idle one is closed.
 #[test]
 fn longest_idle_connection_is_closed() {
     for (at, page) in places("longest_idle_connection_is_closed") {
@@ -62,7 +62,7 @@ fn longest_idle_connection_is_closed() {
     }
 }
 
-/// If no connection is idle.
+/// If there are too many and none is idle, the new connection is closed at once.
 #[test]
 fn new_connection_is_closed_without_idle() {
     // The connections stay busy only until the upstream's timeout.

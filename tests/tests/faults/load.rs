@@ -256,7 +256,7 @@ fn overload(length: Duration) {
     calm.finish(Duration::from_secs(1)).assert_clean();
 }
 
-/// No loss and no growth.
+/// A soak with reloads has no loss and no growth.
 #[test]
 fn soak_with_reloads() {
     // Other tests run in parallel: capacity measured earlier may be gone.
@@ -316,7 +316,7 @@ fn soak(length: Duration, most: u32) {
     assert!(server.is_running());
 }
 
-/// It is answered.
+/// A flood over TCP and UDP at once is answered.
 #[test]
 fn flood_over_tcp_and_udp() {
     let at = SocketAddr::from((fresh_ip(), port()));

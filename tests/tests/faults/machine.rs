@@ -48,7 +48,7 @@ fn clients_that_use_every_descriptor() {
     assert_eq!(new.message().unwrap().rcode(), 0);
 }
 
-/// As far as permitted.
+/// The limit of open files is raised as far as permitted.
 #[test]
 fn open_files_limit_is_raised() {
     let corefile = format!(".:{} {{\nbind {}\nwhoami\n}}", port(), fresh_ip());
@@ -88,9 +88,9 @@ fn full_disk_at_start_and_after() {
         };
         // No space for the pidfile.
         let ended = started(&pidfile.to_string_lossy(), Stdio::null()).wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(1), "{said}");
-        assert_contains!(said, "pid");
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{stderr}");
+        assert_contains!(stderr, "pid");
         assert!(!pidfile.exists(), "half a pidfile is left");
         // No space for log lines.
         let log = File::create(full.path().join("log")).unwrap();
@@ -112,7 +112,7 @@ fn full_disk_at_start_and_after() {
     });
 }
 
-/// It is served again.
+/// An interface that disappears and returns is served again.
 #[test]
 fn interface_goes_and_returns() {
     isolated(|| {
@@ -250,7 +250,7 @@ int clock_gettime(clockid_t id, struct timespec *out) {
 }
 "#;
 
-/// Only printed times change.
+/// A jump of the wall clock changes only what is printed.
 #[test]
 fn wall_clock_jumps_by_centuries() {
     let test = "wall_clock_jumps_by_centuries";

@@ -44,8 +44,8 @@ fn large_answers_leave_no_memory() {
     for client in &clients {
         for _ in 0..QUERIES {
             if client.recv(&mut reply).is_err() {
-                let told = "large_answers_leave_no_memory";
-                return skip(told, "the sockets have no room for as many queries");
+                let test = "large_answers_leave_no_memory";
+                return skip(test, "the sockets have no room for as many queries");
             }
             assert_eq!(reply[2] & 2, 2, "TC");
         }

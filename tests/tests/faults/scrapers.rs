@@ -106,7 +106,7 @@ fn is_closed(stream: &TcpStream) -> bool {
     }
 }
 
-/// It is answered.
+/// A scraper is answered beside clients that send queries without end.
 #[test]
 fn scraper_beside_busy_clients() {
     let (server, _, page) = with_large_page();

@@ -32,34 +32,39 @@ const FAULTS: &[Fault] = &[
     Fault { name: "slow", does: |asked| forged(asked).after(Duration::from_secs(9)), with: "", costs: HEDGE },
     Fault { name: "servfail", does: |_| Action::rcode(2), with: "failover SERVFAIL", costs: NOTHING },
     Fault { name: "refused", does: |_| Action::rcode(5), with: "failover REFUSED", costs: NOTHING },
-    Fault { name: "wrong id", does: |asked| Action::WrongId(lie(asked)), with: "", costs: HEDGE },
+    Fault { name: "wrong id", does: |asked| Action::WrongId(false_answer(asked)), with: "", costs: HEDGE },
     Fault {
         name: "wrong question",
-        does: |asked| Action::WrongQuestion("other.example".to_owned(), lie(asked)),
+        does: |asked| Action::WrongQuestion("other.example".to_owned(), false_answer(asked)),
         with: "",
         costs: HEDGE,
     },
     Fault {
         name: "forged burst",
-        does: |asked| Action::Forge(200, lie(asked), Box::new(Action::Silent)),
+        does: |asked| Action::Forge(200, false_answer(asked), Box::new(Action::Silent)),
         with: "",
         costs: HEDGE,
     },
-    Fault { name: "half-closed", does: |asked| Action::Half(lie(asked)), with: "force_tcp", costs: NOTHING },
+    Fault {
+        name: "half-closed",
+        does: |asked| Action::Half(false_answer(asked)),
+        with: "force_tcp",
+        costs: NOTHING,
+    },
     Fault { name: "reset", does: |_| Action::Reset, with: "force_tcp", costs: NOTHING },
     Fault { name: "closed", does: |_| Action::Close, with: "force_tcp", costs: NOTHING },
     Fault { name: "silent over tcp", does: |_| Action::Silent, with: "force_tcp", costs: HEDGE },
 ];
 
-fn lie(asked: &Asked) -> Says {
+fn false_answer(asked: &Asked) -> Says {
     Says::answer(&format!("{} 300 IN A 203.0.113.66", asked.name))
 }
 
 fn forged(asked: &Asked) -> Action {
-    Action::Reply(lie(asked))
+    Action::Reply(false_answer(asked))
 }
 
-/// Of two or three, under every policy.
+/// One good upstream of two or three is enough under every policy.
 #[test]
 fn one_good_upstream_is_enough() {
     for faults in FAULTS.chunks(3) {
@@ -103,7 +108,7 @@ fn under_every_policy(what: &str, words: &[String], with: &str, costs: Duration)
     });
 }
 
-/// Under every policy.
+/// Upstreams that refuse are passed over under every policy.
 #[test]
 fn refusing_upstreams_are_passed_over() {
     for bad in [1, 2] {
@@ -121,7 +126,7 @@ fn refusing_upstreams_are_passed_over() {
 fn truncating_upstream_without_tcp() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), |asked| match asked.transport {
-            tests::Transport::Udp => Action::Truncate(lie(asked)),
+            tests::Transport::Udp => Action::Truncate(false_answer(asked)),
             _ => Action::Silent,
         });
         let dns = Dns::start(&format!("forward . {}", upstream.word()));

@@ -43,7 +43,7 @@ fn failover_rcodes() {
     }
 }
 
-/// An rcode.
+/// `next` passes a query with its rcodes to the next stanza.
 #[test]
 fn next_passes_to_the_next_stanza() {
     let first = Upstream::start(fresh_ip(), |_| Action::rcode(3));
@@ -54,12 +54,12 @@ fn next_passes_to_the_next_stanza() {
     assert_eq!(first.total(), 1);
 }
 
-/// After a truncated reply in the first.
+/// The next stanza gets the time that a truncated reply in the first has left.
 #[test]
 fn next_stanza_gets_the_remaining_time() {
     // After a truncated reply TCP has a second; the next stanza has the rest of the query's time.
     for over_tcp in [Action::Silent, Action::rcode(3)] {
-        let told = format!("{over_tcp:?} over TCP");
+        let transport = format!("{over_tcp:?} over TCP");
         let first = Upstream::start(fresh_ip(), move |asked| match asked.transport {
             Transport::Udp => Action::Truncate(Says::rcode(3)),
             _ => over_tcp.clone(),
@@ -70,7 +70,7 @@ fn next_stanza_gets_the_remaining_time() {
             first.word(),
             second.word()
         ));
-        assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"], "{told}");
+        assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"], "{transport}");
     }
 }
 

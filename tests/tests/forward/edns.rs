@@ -135,18 +135,18 @@ fn subnet_scope_is_returned() {
     steadily(|| {
         let subnet = |scope| [0, 1, 24, scope, 198, 51, 100];
         let upstream = Upstream::start(fresh_ip(), move |asked| {
-            let says = Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name));
+            let answer = Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name));
             match asked.name.as_str() {
-                "none.example." => Action::Reply(says),
-                "all.example." => Action::Reply(says.option(ECS, &subnet(0))),
-                "part.example." => Action::Reply(says.option(ECS, &subnet(20))),
+                "none.example." => Action::Reply(answer),
+                "all.example." => Action::Reply(answer.option(ECS, &subnet(0))),
+                "part.example." => Action::Reply(answer.option(ECS, &subnet(20))),
                 // A forged reply with another subnet, then the upstream's.
                 _ => Action::Both(
                     Box::new(Action::Reply(
                         Says::answer(&format!("{} 300 IN A 203.0.113.66", asked.name))
                             .option(ECS, &[0, 1, 24, 0, 198, 51, 101]),
                     )),
-                    Box::new(Action::Reply(says.option(ECS, &subnet(0)))),
+                    Box::new(Action::Reply(answer.option(ECS, &subnet(0)))),
                 ),
             }
         });
@@ -180,12 +180,12 @@ fn failure_for_one_subnet_is_separate() {
     steadily(|| {
         // Silent until the test changes it.
         let silent = Arc::new(AtomicBool::new(true));
-        let hears = silent.clone();
+        let is_silent = silent.clone();
         let upstream =
             Upstream::start(
                 fresh_ip(),
                 move |asked| {
-                    if hears.load(Relaxed) { Action::Silent } else { good(asked) }
+                    if is_silent.load(Relaxed) { Action::Silent } else { good(asked) }
                 },
             );
         let dns = Dns::start(&format!(

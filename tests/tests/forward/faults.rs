@@ -7,7 +7,7 @@ use tests::{Action, Ask, Asked, Dns, Metrics, Says, Upstream, eventually, fresh_
 
 use super::good;
 
-/// Quickly.
+/// A refusing upstream is a quick SERVFAIL.
 #[test]
 fn refusing_upstream_is_servfail() {
     steadily(|| {
@@ -20,7 +20,7 @@ fn refusing_upstream_is_servfail() {
     });
 }
 
-/// Before clients give up.
+/// A silent upstream is a SERVFAIL before clients give up.
 #[test]
 fn silent_upstream_is_servfail() {
     steadily(|| {
@@ -73,7 +73,7 @@ fn silent_first_upstream_costs_little() {
     });
 }
 
-/// At once.
+/// A dead first upstream is passed over at once.
 #[test]
 fn dead_first_upstream_is_passed_over() {
     steadily(|| {
@@ -133,7 +133,7 @@ fn one_record(asked: &Asked, owner: &[u8], rtype: u16, data: &[u8]) -> Action {
     Action::Octets(octets)
 }
 
-/// Nor cached.
+/// A reply with an invalid record is neither relayed nor cached.
 #[test]
 fn invalid_record_is_not_relayed() {
     type Row = (&'static str, &'static [u8], u16, &'static [u8]);
@@ -153,9 +153,9 @@ fn invalid_record_is_not_relayed() {
         ("a TSIG", &[0], 250, &[0; 16]),
     ];
     for (what, owner, rtype, data) in ROWS {
-        let lie = move |asked: &Asked| one_record(asked, owner, rtype, data);
-        let liar = Upstream::start(fresh_ip(), lie);
-        let alone = Dns::start(&format!("cache\nforward . {}", liar.word()));
+        let false_reply = move |asked: &Asked| one_record(asked, owner, rtype, data);
+        let impostor = Upstream::start(fresh_ip(), false_reply);
+        let alone = Dns::start(&format!("cache\nforward . {}", impostor.word()));
         for _ in ["miss", "still none"] {
             let reply = alone.ask("x.example");
             assert_eq!((reply.status(), reply.answers.len()), ("SERVFAIL", 0), "{what}");
@@ -163,7 +163,7 @@ fn invalid_record_is_not_relayed() {
         let right = Upstream::start(fresh_ip(), good);
         let both = Dns::start(&format!(
             "cache\nforward . {} {} {{\npolicy sequential\n}}",
-            liar.word(),
+            impostor.word(),
             right.word()
         ));
         assert_eq!(both.ask("x.example").short(), ["192.0.2.1"], "{what}: the other upstream is asked");
@@ -177,7 +177,7 @@ fn mismatched_replies_are_ignored() {
         let bogus = || Says::answer("x.example. 300 IN A 203.0.113.66");
         // The last reply matches the question, so the query is repeated at once over TCP, as after
         // truncation.
-        let lies: [(&str, Action, usize); 6] = [
+        let false_replies: [(&str, Action, usize); 6] = [
             ("another id", Action::WrongId(bogus()), 1),
             ("another question", Action::WrongQuestion("y.example".to_owned(), bogus()), 1),
             ("another port", Action::WrongPort(bogus()), 1),
@@ -185,38 +185,38 @@ fn mismatched_replies_are_ignored() {
             ("three octets", Action::Octets(vec![1, 2, 3]), 1),
             ("half a reply", Action::Half(bogus()), 2),
         ];
-        for (what, lie, asked) in lies {
-            let liar = Upstream::start(fresh_ip(), move |_| lie.clone());
+        for (what, false_reply, asked) in false_replies {
+            let impostor = Upstream::start(fresh_ip(), move |_| false_reply.clone());
             let right = Upstream::start(fresh_ip(), good);
             let dns = Dns::start(&format!(
                 "cache\nforward . {} {} {{\npolicy sequential\n}}",
-                liar.word(),
+                impostor.word(),
                 right.word()
             ));
             for times in ["miss", "hit"] {
                 assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"], "{what}: {times}");
                 // Answered before the query would be repeated to the first upstream.
-                assert_eq!((liar.total(), right.total()), (asked, 1), "{what}: {times}");
+                assert_eq!((impostor.total(), right.total()), (asked, 1), "{what}: {times}");
             }
         }
     });
 }
 
-/// It is no wrong answer.
+/// An upstream with false replies only is a SERVFAIL and not a wrong answer.
 #[test]
 fn lying_upstream_is_servfail() {
     steadily(|| {
         let bogus = || Says::answer("x.example. 300 IN A 203.0.113.66");
-        let lies = [
+        let false_replies = [
             Action::WrongId(bogus()),
             Action::WrongQuestion("y.example".to_owned(), bogus()),
             Action::Octets(vec![0; 100]),
         ];
         scope(|scope| {
-            for lie in lies {
+            for false_reply in false_replies {
                 scope.spawn(move || {
-                    let liar = Upstream::start(fresh_ip(), move |_| lie.clone());
-                    let dns = Dns::start(&format!("cache\nforward . {}", liar.word()));
+                    let impostor = Upstream::start(fresh_ip(), move |_| false_reply.clone());
+                    let dns = Dns::start(&format!("cache\nforward . {}", impostor.word()));
                     let reply = Ask::new("x.example", "A").timeout(Duration::from_secs(8)).of(dns.at);
                     assert_eq!((reply.status(), reply.answers.len()), ("SERVFAIL", 0));
                     assert!(reply.elapsed < Duration::from_secs(5), "{:?}", reply.elapsed);
@@ -248,12 +248,12 @@ fn forged_replies_hide_no_answer() {
 #[test]
 fn broken_tcp_upstreams_are_passed_over() {
     steadily(|| {
-        let says = || Says::answer("x.example. 300 IN A 203.0.113.66");
+        let forged = || Says::answer("x.example. 300 IN A 203.0.113.66");
         let faults: [(&str, Action); 5] = [
-            ("half a reply", Action::Half(says())),
+            ("half a reply", Action::Half(forged())),
             ("a close", Action::Close),
             ("a reset", Action::Reset),
-            ("another id", Action::WrongId(says())),
+            ("another id", Action::WrongId(forged())),
             ("garbage", Action::Octets(b"\x00\x05junk!".to_vec())),
         ];
         for (what, fault) in faults {

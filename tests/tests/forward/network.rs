@@ -11,7 +11,7 @@ use super::good;
 
 const AWAY: Duration = Duration::from_millis(300);
 
-/// Only the time that the address is missing.
+/// An address that is renewed costs only the time that it is missing.
 #[test]
 fn renewed_address_costs_its_absence() {
     isolated(|| {

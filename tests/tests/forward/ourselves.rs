@@ -65,8 +65,8 @@ fn own_addresses_are_checked_again() {
         let server = Server::start(&corefile);
         let left_out = || {
             let (_, text) = tests::http_get(([127, 0, 0, 1], 9153).into(), "/status").unwrap();
-            let said: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-            let all = said["upstreams"].as_array().into_iter().flatten();
+            let status: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            let all = status["upstreams"].as_array().into_iter().flatten();
             let out = all.filter(|one| one["loops"] == true);
             out.map(|one| one["address"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };

@@ -10,7 +10,7 @@ use tests::{
 use super::good;
 use super::ourselves::check;
 
-/// And followed.
+/// A list without servers is passed over and followed.
 #[test]
 fn list_without_servers_is_passed_over() {
     if port() != 53 {

@@ -11,7 +11,6 @@ use tests::{
 
 use super::good;
 
-/// A reply in another case is accepted.
 #[test]
 fn question_case_is_restored() {
     steadily(|| {
@@ -89,7 +88,6 @@ fn slow_tcp_answers_are_independent() {
     });
 }
 
-/// Also of probes.
 #[test]
 fn source_address_of_upstream_queries() {
     let source = fresh_ip();
@@ -194,7 +192,7 @@ fn shared_flights_keep_each_spelling() {
     });
 }
 
-/// Only one is used upstream, and each client gets what fits it.
+/// Only one transport is used upstream, and each client gets what fits its own.
 #[test]
 fn shared_flights_of_both_transports() {
     // Forty addresses fit the size in queries to the upstream, but not a client without EDNS; two
@@ -212,8 +210,8 @@ fn shared_flights_of_both_transports() {
         for (property, count, queries, over) in rows {
             let upstream = Upstream::start(fresh_ip(), move |asked| {
                 let line = |n| format!("{} 300 IN A 198.51.100.{n}\n", asked.name);
-                let says = Says::answer(&(0..count).map(line).collect::<String>());
-                Action::Reply(says.fitting()).after(Duration::from_millis(200))
+                let answer = Says::answer(&(0..count).map(line).collect::<String>());
+                Action::Reply(answer.fitting()).after(Duration::from_millis(200))
             });
             let ip = fresh_ip();
             let forward = format!("forward . {} {{\n{property}\n}}", upstream.word());
@@ -266,7 +264,6 @@ fn ids_and_source_ports_are_spread() {
     assert!(steps > 300, "ids follow a pattern: {steps} different steps");
 }
 
-/// They are closed again, whatever the load was.
 #[test]
 fn sockets_are_bounded() {
     let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
@@ -284,7 +281,6 @@ fn sockets_are_bounded() {
     assert!(most < 700, "{most} descriptors, {before} before");
 }
 
-/// They count from the next reload on.
 #[test]
 fn changed_system_authorities_and_reload() {
     let directory = tempdir();
@@ -306,7 +302,6 @@ fn changed_system_authorities_and_reload() {
     assert_eq!(reply.short(), ["192.0.2.1"]);
 }
 
-/// By name and authority.
 #[test]
 fn tls_upstreams_are_verified() {
     let directory = tempdir();
@@ -333,7 +328,6 @@ fn tls_upstreams_are_verified() {
     assert_eq!(upstream.total(), asked, "no query reaches a server that is not the right one");
 }
 
-/// In time.
 #[test]
 fn upstream_without_tls_is_servfail() {
     steadily(|| {
@@ -366,11 +360,11 @@ fn unknown_types_pass_unchanged() {
 fn upstream_opt_is_our_own() {
     const ECS: u16 = 8;
     let upstream = Upstream::start(fresh_ip(), |asked| {
-        let says = Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name));
-        // Cookie, NSID and an unknown option apply to the upstream's hop; an extended error is for
-        // the client.
+        let answer = Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name));
+        // Cookie, NSID and unknown options end at this hop; an extended error is for the client.
         Action::Reply(
-            says.option(10, &[7; 16])
+            answer
+                .option(10, &[7; 16])
                 .option(3, b"upstream")
                 .option(65_001, b"x")
                 .option(15, b"\x00\x03stale"),
@@ -408,7 +402,6 @@ fn upstream_opt_is_our_own() {
     assert_eq!((seen.size, seen.dnssec_ok), (1232, false));
 }
 
-/// A TCP client gets the whole reply.
 #[test]
 fn sixty_thousand_octets_over_tcp() {
     let upstream = Upstream::start(fresh_ip(), |asked| {
@@ -455,7 +448,6 @@ fn metrics_name_every_upstream() {
     assert_eq!(names, ["proxy_name", "rcode", "to"]);
 }
 
-/// And the cause.
 #[test]
 fn error_lines_name_the_query() {
     let mut upstream = Upstream::start(fresh_ip(), good);
@@ -466,7 +458,6 @@ fn error_lines_name_the_query() {
     assert_contains!(line, "[ERROR] ");
 }
 
-/// Each gets its reply.
 #[test]
 fn hundreds_of_queries_per_connection() {
     let upstream = Upstream::start(fresh_ip(), good);

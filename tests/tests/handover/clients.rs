@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tests::{Ask, Message, Persistent, PersistentCounts, Stream, eventually, flood, now, tell};
+use tests::{Ask, Message, Persistent, PersistentCounts, Stream, eventually, flood, now, report};
 
 /// Answers of `hosts`, and of the upstream.
 pub(crate) const LOCAL: &str = "192.0.2.1";
@@ -24,7 +24,7 @@ pub(crate) fn thirty_percent(at: SocketAddr) -> u32 {
     let answered = flood(at, 50_000, 500, move |n| query(n, STREAMS), right);
     answered.assert_clean();
     let measured = answered.answered as f64 / started.elapsed().as_secs_f64();
-    tell(&format!("measured: {measured:.0} queries a second"));
+    report(&format!("measured: {measured:.0} queries a second"));
     (measured * 0.3) as u32
 }
 

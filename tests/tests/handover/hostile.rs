@@ -11,7 +11,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tests::{Ask, Manager, Options, Server, eventually, isolated, output, tempdir, tool};
 
-/// Those that serve no client.
+/// Sockets that serve no client are not taken from the store.
 #[test]
 fn unused_sockets_stay_in_the_store() {
     isolated(|| {
@@ -79,9 +79,12 @@ fn handover_needs_the_same_user() {
         let mut ours = Command::new(tests::binary());
         ours.args(["-conf", &at("Corefile"), "-handover", &at("theirs")]);
         let refused = output(ours, PATIENCE);
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(1), "{said}");
-        assert!(said.contains("cannot take over from the running process: permission denied"), "{said}");
+        let printed = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{printed}");
+        assert!(
+            printed.contains("cannot take over from the running process: permission denied"),
+            "{printed}"
+        );
         first.kill().expect("it runs");
         first.wait().expect("it was started");
 
@@ -91,8 +94,8 @@ fn handover_needs_the_same_user() {
         assert_eq!(refused.status.code(), Some(1), "it may not connect: {refused:?}");
         fs::set_permissions(at("ours"), Permissions::from_mode(0o666)).expect("it is there");
         let refused = output(other("ours"), PATIENCE);
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(1), "{said}");
+        let printed = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{printed}");
         let answered =
             Ask::new("a.example", "A").of("127.0.0.1:53".parse::<SocketAddr>().expect("an address"));
         assert_eq!(answered.short(), ["192.0.2.1"]);

@@ -9,7 +9,7 @@ use tests::{Action, Ask, Manager, Server, eventually, isolated, now, run, tool};
 use crate::clients::{CALM, Clients, LOCAL, REMOTE};
 use crate::place::{AT, PATIENCE, corefile, names, upstream};
 
-/// No query is lost.
+/// No query is lost over five restarts.
 #[test]
 fn five_restarts() {
     isolated(|| {
@@ -20,7 +20,7 @@ fn five_restarts() {
     });
 }
 
-/// No query is lost.
+/// A restart with another number of sockets loses no query.
 #[test]
 fn restart_with_other_socket_count() {
     isolated(|| {
@@ -52,7 +52,7 @@ fn restarts(sockets: &[usize]) {
     assert!(server.stop().success());
 }
 
-/// Those that the next configuration does not name.
+/// Sockets that the next configuration does not name leave the store.
 #[test]
 fn unnamed_sockets_leave_the_store() {
     isolated(|| {
@@ -116,9 +116,9 @@ fn stored_sockets_are_not_polled() {
         manager.wait_for_stored(&names(2), PATIENCE);
         assert!(server.stop().success());
         // Two UDP sockets, a TCP listener, and the saved cache.
-        assert_eq!(manager.said("FDSTORE=1\n"), 4);
+        assert_eq!(manager.received("FDSTORE=1\n"), 4);
         // Otherwise systemd would poll a socket and close it on an error.
-        assert_eq!(manager.said("FDSTORE=1\nFDPOLL=0\n"), 4);
+        assert_eq!(manager.received("FDSTORE=1\nFDPOLL=0\n"), 4);
     });
 }
 
@@ -131,7 +131,7 @@ fn small_store_is_reported() {
         }
         let (manager, upstream) = (Manager::new(), upstream());
         // Two UDP sockets, a TCP listener, and the saved cache.
-        for (room, told) in [("3", true), ("4", false)] {
+        for (room, is_reported) in [("3", true), ("4", false)] {
             let options = manager.options().env("FDSTORE", room);
             let mut server = Server::start_with(&corefile(2, &upstream), options);
             manager.wait_for_stored(&names(2), PATIENCE);
@@ -139,7 +139,7 @@ fn small_store_is_reported() {
             let log = server.log_text();
             assert_eq!(
                 log.contains("FileDescriptorStoreMax of the unit to at least 4"),
-                told,
+                is_reported,
                 "{room}: {log}"
             );
         }

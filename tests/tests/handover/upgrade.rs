@@ -11,13 +11,13 @@ use tests::{Action, Ask, Manager, Options, Server, eventually, isolated, run, si
 use crate::clients::{CALM, Clients, LOCAL, REMOTE, thirty_percent};
 use crate::place::{AT, PATIENCE, corefile, names, upstream};
 
-/// No query is lost.
+/// No query is lost over five upgrades by a signal.
 #[test]
 fn five_upgrades_by_a_signal() {
     isolated(|| upgrades(5, |_| CALM, Clients::start));
 }
 
-/// No query is lost.
+/// No query is lost over a hundred upgrades by a signal.
 #[test]
 #[ignore = "long: a hundred upgrades"]
 fn hundred_upgrades_by_a_signal() {
@@ -38,16 +38,16 @@ fn upgrades(times: usize, rate: fn(SocketAddr) -> u32, clients: fn(SocketAddr, u
         manager.wait_for("READY=1", upgrade + 1, PATIENCE);
         let next = pid_of(&server);
         assert_ne!(next, pid);
-        assert_eq!(manager.said(&format!("MAINPID={next}\n")), 1, "systemd is told of the next process");
-        assert_eq!(manager.said("BARRIER=1"), upgrade, "and has heard it before anything else");
+        assert_eq!(manager.received(&format!("MAINPID={next}\n")), 1, "systemd is told of the next process");
+        assert_eq!(manager.received("BARRIER=1"), upgrade, "and has heard it before anything else");
         has_ended(pid);
         speaks_for_itself(next);
         pid = next;
         manager.wait_for_stored(&names(2), PATIENCE);
     }
     assert!(server.wait(PATIENCE).success());
-    assert_eq!(manager.said("STOPPING=1"), 0, "an upgrade is no stop");
-    let pings = manager.said("WATCHDOG=1");
+    assert_eq!(manager.received("STOPPING=1"), 0, "an upgrade is no stop");
+    let pings = manager.received("WATCHDOG=1");
     manager.wait_for("WATCHDOG=1", pings + 2, PATIENCE);
     assert!(clients.finish() >= times, "each connection that was kept ended with each process");
     signal(pid, "TERM");
@@ -73,8 +73,8 @@ fn failed_successor_changes_nothing() {
         {
             fs::write(server.path("Corefile"), bad).expect("it is ours");
             server.signal("USR2");
-            let told = "the next process does not serve, this one continues: it ended with exit status: 1";
-            server.wait_for_lines(told, attempt + 1, PATIENCE);
+            let failure = "the next process does not serve, this one continues: it ended with exit status: 1";
+            server.wait_for_lines(failure, attempt + 1, PATIENCE);
             server.wait_for_lines(why, 1, PATIENCE);
         }
         let sent = clients.sent();
@@ -90,7 +90,7 @@ fn failed_successor_changes_nothing() {
     });
 }
 
-/// It serves and reports it.
+/// A successor that cannot write its pidfile serves and reports it.
 #[test]
 fn successor_without_its_pidfile() {
     isolated(|| {
@@ -127,9 +127,10 @@ fn after_a_handover() {
         manager.wait_for("READY=1", 2, PATIENCE);
         assert!(server.wait(PATIENCE).success());
         assert_eq!(slow.join().expect("no panic").expect("an answer").short(), [REMOTE]);
-        let said = manager.said_by(server.pid());
-        let named = said.iter().position(|said| said.contains("MAINPID=")).expect("it names the next");
-        assert_eq!(said[named + 1..], ["BARRIER=1\n"], "of all that it said: {said:?}");
+        let messages = manager.received_from(server.pid());
+        let named =
+            messages.iter().position(|messages| messages.contains("MAINPID=")).expect("it names the next");
+        assert_eq!(messages[named + 1..], ["BARRIER=1\n"], "of all that it said: {messages:?}");
         signal(pid_of(&server), "TERM");
     });
 }
@@ -172,13 +173,13 @@ fn numbers(text: &str) -> Vec<u32> {
     text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-/// No query is lost.
+/// No query is lost when one process takes over from another.
 #[test]
 fn one_takeover() {
     isolated(|| side_by_side(5, |_| CALM, Clients::start));
 }
 
-/// No query is lost.
+/// No query is lost when a hundred processes take over, one from another.
 #[test]
 #[ignore = "long: a hundred upgrades"]
 fn hundred_takeovers() {

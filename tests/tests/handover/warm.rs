@@ -97,26 +97,26 @@ fn unwritten_refreshed_names_are_passed() {
         });
         let hosts = "hosts /mnt/hosts {\nrefresh a.test\nfallthrough\n}";
         let corefile = format!(".:53 {{\nbind 127.0.0.1\n{hosts}\nforward . {}\n}}\n", upstream.word());
-        let told =
+        let address =
             || Ask::new("a.test", "A").of(AT.parse::<SocketAddr>().expect("an address")).short().concat();
         let mut server = Server::start_with(&corefile, manager.options());
-        eventually("the name is refreshed", PATIENCE, || (told() == "192.0.2.2").then_some(()));
+        eventually("the name is refreshed", PATIENCE, || (address() == "192.0.2.2").then_some(()));
         assert!(server.stop().success());
         // From now on the upstream does not answer.
         upstream.answer_by(|_| Action::Silent);
         let mut server = Server::start_with(&corefile, manager.options());
         manager.wait_for("READY=1", 2, PATIENCE);
-        assert_eq!(told(), "192.0.2.2", "after a restart");
+        assert_eq!(address(), "192.0.2.2", "after a restart");
         server.wait_for_log("names of /mnt/hosts are known from the previous process", PATIENCE);
         server.signal("USR2");
         manager.wait_for("READY=1", 3, PATIENCE);
         assert!(server.wait(PATIENCE).success());
-        assert_eq!(told(), "192.0.2.2", "after an upgrade");
+        assert_eq!(address(), "192.0.2.2", "after an upgrade");
         signal(pid_of(&server), "TERM");
     });
 }
 
-/// A cold start serves.
+/// A cache that cannot be read is refused, and a cold start serves.
 #[test]
 fn unreadable_cache_is_refused() {
     isolated(|| {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tests::kube::Cluster;
 use tests::{Options, Server, binary, isolated, output, publish};
 
-/// From a hosts file.
+/// A node is annotated while its server answers from a hosts file.
 #[test]
 fn node_is_annotated_while_it_answers() {
     isolated(|| {
@@ -65,15 +65,15 @@ fn node_is_annotated_while_it_answers() {
     });
 }
 
-fn annotate(kubeconfig: &str, code: i32, said: &str) {
-    annotate_node(kubeconfig, "n1", code, said);
+fn annotate(kubeconfig: &str, code: i32, expected: &str) {
+    annotate_node(kubeconfig, "n1", code, expected);
 }
 
-fn annotate_node(kubeconfig: &str, node: &str, code: i32, said: &str) {
+fn annotate_node(kubeconfig: &str, node: &str, code: i32, expected: &str) {
     let output = output(command(kubeconfig, "0s", node), PATIENCE);
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{text}");
-    assert!(text.contains(said), "{text}");
+    assert!(text.contains(expected), "{text}");
 }
 
 fn command(kubeconfig: &str, wait: &str, node: &str) -> Command {

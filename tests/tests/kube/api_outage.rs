@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tests::kube::{Api, Cluster, NAMESPACES, SERVICES, SLICES};
 use tests::{
-    Ask, Message, Metrics, Server, Stream, ask, eventually, fresh_ip, isolated_for, now, port, tell,
+    Ask, Message, Metrics, Server, Stream, ask, eventually, fresh_ip, isolated_for, now, port, report,
 };
 
 use super::program::{corefile, ready, until, upstream};
@@ -18,7 +18,7 @@ use super::program::{corefile, ready, until, upstream};
 #[test]
 fn half_a_minute_without_the_api() {
     isolated_for(Duration::from_secs(300), || {
-        gone("half_a_minute_without_the_api", Duration::from_secs(30));
+        outage("half_a_minute_without_the_api", Duration::from_secs(30));
     });
 }
 
@@ -27,17 +27,18 @@ fn half_a_minute_without_the_api() {
 #[ignore = "takes ten minutes: the API is gone for so long"]
 fn ten_minutes_without_the_api() {
     isolated_for(Duration::from_secs(900), || {
-        gone("ten_minutes_without_the_api", Duration::from_secs(600));
+        outage("ten_minutes_without_the_api", Duration::from_secs(600));
     });
 }
 
-fn gone(test: &str, length: Duration) {
+fn outage(test: &str, length: Duration) {
     let Some(cluster) = Cluster::up(test) else { return };
     fill(&cluster);
     let (upstream, at) = (upstream(), SocketAddr::from((fresh_ip(), port())));
-    let nobody = Api::start(|_| panic!("nobody asks it"));
+    let unused_api = Api::start(|_| panic!("nobody asks it"));
     let kubeconfig = format!("kubeconfig {}", cluster.path("dns.kubeconfig").display());
-    let text = corefile(at, &nobody, &upstream).replace(&format!("endpoint {}", nobody.url()), &kubeconfig);
+    let text =
+        corefile(at, &unused_api, &upstream).replace(&format!("endpoint {}", unused_api.url()), &kubeconfig);
     let server = Server::start(&text);
     until(at, "goes.t1.svc.cluster.local", &["10.96.7.2"]);
     until(at, "hl.t2.svc.cluster.local", &["172.17.0.2"]);
@@ -80,7 +81,7 @@ fn gone(test: &str, length: Duration) {
         log.lines().filter_map(|line| line.split("Cannot follow ").nth(1)?.split_once(": ")).collect();
     let distinct: HashSet<_> = causes.iter().map(|(_, cause)| cause).collect();
     assert_eq!(distinct.len(), causes.len(), "each cause is told once:\n{log}");
-    tell(&format!("measured: {} queries while the API was gone for {length:?}", counts.sent));
+    report(&format!("measured: {} queries while the API was gone for {length:?}", counts.sent));
 
     cluster.start();
     service(

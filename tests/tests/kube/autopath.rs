@@ -10,7 +10,7 @@ use serde_json::json;
 use tests::kube::Cluster;
 use tests::{Ask, Metrics, Server, Upstream, eventually, isolated_for, privileged, run, skip, wire, within};
 
-use super::lab::{PATIENCE, delete, namespace, pod, pods, service, spec, tell_status, upstream};
+use super::lab::{PATIENCE, delete, namespace, pod, pods, service, set_status, spec, upstream};
 
 /// The clients' networks: a pod of `t1`, a pod on the node's network, and an address that pods
 /// reuse.
@@ -23,7 +23,7 @@ const NOT_FOUND: &str = "NXDOMAIN cluster.local.";
 /// NOERROR without records.
 const EMPTY: &str = "NOERROR ";
 /// The number of queries sent.
-static TOLD: AtomicUsize = AtomicUsize::new(0);
+static ASKED: AtomicUsize = AtomicUsize::new(0);
 
 /// Every row is answered to pods.
 #[test]
@@ -51,7 +51,7 @@ fn autopath_rows_with_the_real_api() {
         properties_are_obeyed();
         others_are_served_as_without();
         wins_are_counted();
-        an_address_is_never_served_by_the_list_of_another_namespace(&cluster);
+        reused_address_keeps_its_namespace(&cluster);
         let asked = upstream.asked();
         let leaked = asked.iter().find(|asked| asked.name.ends_with("cluster.local."));
         assert!(leaked.is_none(), "{leaked:?}");
@@ -98,9 +98,9 @@ fn ip(text: &str) -> IpAddr {
 
 /// The reply to a client: the answers in order, or the zone of an NXDOMAIN. [`Ask`] checks that the
 /// question is repeated.
-fn told(client: &'static str, at: SocketAddr, name: &str, rtype: &str) -> String {
+fn ask_from(client: &'static str, at: SocketAddr, name: &str, rtype: &str) -> String {
     let ask = Ask::new(name, rtype);
-    TOLD.fetch_add(1, Relaxed);
+    ASKED.fetch_add(1, Relaxed);
     let reply = within(client, move || ask.of(at)).join().expect("a reply comes");
     let record = |rr: &tests::Record| format!("{} {} {}", rr.name, tests::rtype_name(rr.rtype), rr.data);
     let mut rows: Vec<String> = reply.answers.iter().map(record).collect();
@@ -112,12 +112,12 @@ fn told(client: &'static str, at: SocketAddr, name: &str, rtype: &str) -> String
 
 fn check(client: &'static str, at: SocketAddr, rows: &[(&str, &str, &str)]) {
     for (name, rtype, expected) in rows {
-        assert_eq!(told(client, at, name, rtype), *expected, "{name} {rtype} of {client}");
+        assert_eq!(ask_from(client, at, name, rtype), *expected, "{name} {rtype} of {client}");
     }
 }
 
 fn one_query_at_the_upstream_is_enough(upstream: &Upstream) {
-    assert_eq!(told(POD, at(), "example.net.t1.svc.cluster.local", "A"), FOUND);
+    assert_eq!(ask_from(POD, at(), "example.net.t1.svc.cluster.local", "A"), FOUND);
     let asked: Vec<_> = upstream.asked().into_iter().map(|asked| (asked.name, asked.rtype)).collect();
     assert_eq!(asked, [("example.net.".to_owned(), 1)], "one query of a client is one there");
 }
@@ -135,7 +135,7 @@ fn names_are_completed_for_a_pod() {
             "web.t2.svc.cluster.local.t1.svc.cluster.local",
             "WEB.T2.T1.svc.cluster.local",
         ] {
-            assert_eq!(told(POD, at, name, "A").to_lowercase(), found(name).to_lowercase(), "{name}");
+            assert_eq!(ask_from(POD, at, name, "A").to_lowercase(), found(name).to_lowercase(), "{name}");
         }
         check(
             POD,
@@ -211,7 +211,7 @@ fn others_are_served_as_without() {
 fn wins_are_counted() {
     // A query is counted only after its reply is sent.
     let wins = || {
-        let metrics = Metrics::after_queries(([127, 0, 0, 1], 9153).into(), TOLD.load(Relaxed));
+        let metrics = Metrics::after_queries(([127, 0, 0, 1], 9153).into(), ASKED.load(Relaxed));
         metrics.count("coredns_autopath_success_total", &[]) as usize
     };
     for (client, name, rtype, more) in [
@@ -223,16 +223,17 @@ fn wins_are_counted() {
         (HOST, "example.net.t1.svc.cluster.local", "A", 0),
     ] {
         let before = wins();
-        told(client, at(), name, rtype);
+        ask_from(client, at(), name, rtype);
         assert_eq!(wins() - before, more, "{name} {rtype} of {client}");
     }
 }
 
 /// Pods reuse one address, in every order of events that an API may send.
-fn an_address_is_never_served_by_the_list_of_another_namespace(cluster: &Cluster) {
+fn reused_address_keeps_its_namespace(cluster: &Cluster) {
     let lists = || {
-        ["t1", "t2"]
-            .map(|of| told(REUSED, at(), &format!("example.net.{of}.svc.cluster.local"), "A") != NOT_FOUND)
+        ["t1", "t2"].map(|of| {
+            ask_from(REUSED, at(), &format!("example.net.{of}.svc.cluster.local"), "A") != NOT_FOUND
+        })
     };
     let until = |what: &str, wanted: [bool; 2]| {
         eventually(what, PATIENCE, || (lists() == wanted).then_some(()));
@@ -240,7 +241,7 @@ fn an_address_is_never_served_by_the_list_of_another_namespace(cluster: &Cluster
     let known_in = |namespace: &str| {
         let name = format!("10-8-0-2.{namespace}.pod.cluster.local");
         eventually("it is known", PATIENCE, || {
-            told(POD, at(), &name, "A").ends_with("10.8.0.2").then_some(())
+            ask_from(POD, at(), &name, "A").ends_with("10.8.0.2").then_some(())
         });
     };
     let address = [ip("10.8.0.2")];
@@ -253,7 +254,7 @@ fn an_address_is_never_served_by_the_list_of_another_namespace(cluster: &Cluster
     delete(cluster, &format!("{}/first?gracePeriodSeconds=0", pods("t1")));
     until("the second has it alone", [false, true]);
     // A pod that has ended still exists, but no longer owns its address.
-    tell_status(cluster, "t2/second", &json!({"phase": "Succeeded"}));
+    set_status(cluster, "t2/second", &json!({"phase": "Succeeded"}));
     until("the second has ended", [false, false]);
     pod(cluster, "t1/third", false, &address);
     until("the third has it", [true, false]);

@@ -48,7 +48,7 @@ pub(super) fn assert_unknown(at: SocketAddr) {
     assert_eq!(ask(at, "a.example", "A").status(), "NOERROR");
 }
 
-/// In the log and by `/ready`.
+/// The log reports a missing right once, and `/ready` reports it.
 #[test]
 fn missing_right_is_reported_once() {
     let api = Api::start(|request| match &*request.path {
@@ -98,7 +98,7 @@ fn service_imports_without_a_right() {
     assert_eq!(server.log_text().matches("Cannot follow").count(), 1, "{}", server.log_text());
 }
 
-/// With what is wrong with it.
+/// A kubeconfig that cannot be used is reported with its error.
 #[test]
 fn unusable_kubeconfig_is_reported() {
     for (content, cause) in [
@@ -151,15 +151,15 @@ fn api_of_another_authority_is_rejected() {
     drop(api);
 }
 
-/// With its remedy.
+/// Each new cause is reported once, with its remedy.
 #[test]
 fn each_cause_is_reported_once() {
     let (asked, files, theirs) = (at(), tempdir(), Authority::new());
     let file = files.path().join("kubeconfig");
     let server = Server::start(&corefile(asked, &format!("kubeconfig {}", file.display())));
-    let told = |cause: &str, mend: &str| {
+    let reported = |cause: &str, remedy: &str| {
         let line = server.wait_for_log(cause, PATIENCE);
-        assert_contains!(line, format!("{cause}; {mend}"));
+        assert_contains!(line, format!("{cause}; {remedy}"));
         assert_contains!(line, "; names that depend on it are SERVFAIL until then");
     };
     let configure = |url: &str| {
@@ -172,23 +172,23 @@ fn each_cause_is_reported_once() {
         });
         publish(&file, config.to_string());
     };
-    told("No such file or directory (os error 2)", "correct it, no restart is needed");
+    reported("No such file or directory (os error 2)", "correct it, no restart is needed");
     publish(&file, "current-context: dev");
-    told("no context \"dev\"", "correct it, no restart is needed");
+    reported("no context \"dev\"", "correct it, no restart is needed");
     // No server listens there yet.
     let of_names = at();
     Authority::new().write(files.path());
     configure(&format!("https://{of_names}"));
-    told("Connection refused (os error 111)", "check that the API is up and reachable from here");
+    reported("Connection refused (os error 111)", "check that the API is up and reachable from here");
     theirs.certify(files.path(), "api.example");
     let _names = names_over_tls(of_names, files.path());
-    told("invalid peer certificate: BadSignature", "name its own authority (CA of `tls`, ");
+    reported("invalid peer certificate: BadSignature", "name its own authority (CA of `tls`, ");
     let api = Api::start(|request| match request.earlier {
         0 => Reply::failure(FORM, 401, "Unauthorized"),
         _ => quiet(FORM, request),
     });
     configure(&api.url());
-    told(
+    reported(
         "the API rejects the credentials: told to: Unauthorized",
         "use a token or certificate of this cluster ",
     );
@@ -332,10 +332,10 @@ fn one_snapshot_file_for_two_clusters() {
         (same.clone() + "\nnoendpoints", false),
         (kept(&file, "1m"), false),
     ] {
-        let (could, told) = check(&text(&same, &second));
-        assert_eq!(could, is_fine, "{second}: {told}");
+        let (could, message) = check(&text(&same, &second));
+        assert_eq!(could, is_fine, "{second}: {message}");
         if !is_fine {
-            assert_contains!(told, ":8:1: plugin/kubernetes: another block keeps something else");
+            assert_contains!(message, ":8:1: plugin/kubernetes: another block keeps something else");
         }
     }
 }

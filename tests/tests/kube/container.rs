@@ -54,7 +54,7 @@ fn container_with_manifest_privileges() {
 
         // Without a permission it logs which one is missing, and is not ready.
         let first = container.start();
-        until_said(&first, "bind the account to the ClusterRole system:coredns");
+        until_logged(&first, "bind the account to the ClusterRole system:coredns");
         container.until_alive();
         assert_eq!(container.probe("readinessProbe").0, 503);
         nothing_is_guessed(&cluster, &upstream);
@@ -62,7 +62,7 @@ fn container_with_manifest_privileges() {
         eventually("readiness", PATIENCE, || (container.probe("readinessProbe").0 == 200).then_some(()));
         container.answers();
         container.has_no_privilege(&first);
-        container.takes_another_corefile();
+        container.accepts_another_corefile();
         let snapshot = container.snapshot.path().join("cluster");
         eventually("a snapshot", PATIENCE, || snapshot.exists().then_some(()));
         let owner = fs::metadata(&snapshot).expect("it is there");
@@ -73,12 +73,12 @@ fn container_with_manifest_privileges() {
         // The container restarts in its pod while the API is down.
         cluster.lose();
         let second = container.start();
-        until_said(&second, "Answers are of the snapshot");
+        until_logged(&second, "Answers are of the snapshot");
         container.until_alive();
         assert_eq!(container.probe("readinessProbe").0, 200);
         container.answers();
         cluster.start();
-        until_said(&second, "the snapshot is not used any more");
+        until_logged(&second, "the snapshot is not used any more");
         container.answers();
     });
 }
@@ -275,7 +275,7 @@ impl Container {
     }
 
     /// `reload` applies a change of the ConfigMap.
-    fn takes_another_corefile(&self) {
+    fn accepts_another_corefile(&self) {
         self.configure("second", |text| text.replace("ttl 30", "ttl 7"));
         eventually("another TTL", Duration::from_secs(90), || {
             ask(AT, "web.t1.svc.cluster.local", "A").rows()[0].contains(" 7 ").then_some(())
@@ -351,7 +351,7 @@ pub(super) fn apply(cluster: &Cluster, documents: &[String]) {
     }
 }
 
-fn until_said(pod: &Pod, part: &str) {
+fn until_logged(pod: &Pod, part: &str) {
     eventually(part, PATIENCE, || pod.log().contains(part).then_some(()));
 }
 

@@ -80,10 +80,10 @@ fn corefiles_of_distributions_are_checked() {
         for name in known {
             let mut command = Command::new(binary());
             command.args(["check", "-conf"]).arg(path(name));
-            let said = output(command, PATIENCE);
-            let why = String::from_utf8_lossy(&said.stderr).into_owned();
+            let checked = output(command, PATIENCE);
+            let why = String::from_utf8_lossy(&checked.stderr).into_owned();
             let refused = REFUSED.iter().find(|(refused, _)| *refused == name);
-            assert_eq!(said.status.success(), refused.is_none(), "{name}: {why}");
+            assert_eq!(checked.status.success(), refused.is_none(), "{name}: {why}");
             if let Some((_, error)) = refused {
                 assert_contains!(why, format!("{name}.corefile{error}"));
             }

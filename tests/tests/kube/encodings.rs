@@ -7,7 +7,7 @@ use tests::kube::{Api, Form, Reply};
 
 use super::scripted_faults::{BOTH, SERVICES, endpoint, listed, quiet, service, start};
 
-/// JSON and protobuf.
+/// Objects in JSON and in protobuf give the same store.
 #[test]
 fn both_encodings_are_kept_alike() {
     let slice = json!({

@@ -26,7 +26,7 @@ fn slice(version: u32, second: &str) -> Value {
     })
 }
 
-/// As documented.
+/// Names that kube-dns answered are answered as documented.
 #[test]
 fn old_kube_dns_answers() {
     let ports = json!([{"name": "http", "protocol": "TCP", "port": 80}]);
@@ -46,7 +46,7 @@ fn old_kube_dns_answers() {
     // kubeadm's Corefile sets kube-dns's TTL.
     let rows = ask(at, "web.t1.svc.cluster.local", "A").rows();
     assert_eq!(rows, ["web.t1.svc.cluster.local. 30 IN A 10.96.0.100"]);
-    for (name, rtype, told) in [
+    for (name, rtype, expected) in [
         // Priority, weight and target; two endpoints share the weight, and an endpoint without host
         // name is named by its address.
         ("_http._tcp.web.t1.svc.cluster.local", "SRV", &["0 100 80 web.t1.svc.cluster.local."][..]),
@@ -67,7 +67,7 @@ fn old_kube_dns_answers() {
         let reply = ask(at, name, rtype);
         let mut found = reply.short();
         found.sort_unstable();
-        assert_eq!(found, told, "{name} {rtype}");
+        assert_eq!(found, expected, "{name} {rtype}");
     }
     for name in [
         // A namespace that does not exist.

@@ -87,9 +87,9 @@ fn kubeadms_corefile_unchanged() {
             ("alias", &["192.0.2.80", "2001:db8::80"]),
             ("example.com", &["192.0.2.80", "2001:db8::80"]),
         ] {
-            let said = run("ip", &["netns", "exec", POD, "getent", "ahosts", name]);
+            let addresses = run("ip", &["netns", "exec", POD, "getent", "ahosts", name]);
             let found: BTreeSet<IpAddr> =
-                said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+                addresses.split_whitespace().filter_map(|word| word.parse().ok()).collect();
             let expected = expected.iter().map(|ip| ip.parse().expect("an address")).collect();
             assert_eq!(found, expected, "{name}");
         }

@@ -99,10 +99,10 @@ pub(super) fn pod(cluster: &Cluster, at: &str, host_network: bool, addresses: &[
         "containers": [{"name": "main", "image": "none"}]});
     cluster.create(&pods(namespace), &json!({"metadata": {"name": name}, "spec": spec}).to_string());
     let ips: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
-    tell_status(cluster, at, &json!({"phase": "Running", "podIP": addresses[0], "podIPs": ips}));
+    set_status(cluster, at, &json!({"phase": "Running", "podIP": addresses[0], "podIPs": ips}));
 }
 
-pub(super) fn tell_status(cluster: &Cluster, at: &str, status: &Value) {
+pub(super) fn set_status(cluster: &Cluster, at: &str, status: &Value) {
     let (namespace, name) = at.split_once('/').expect("a namespace and a name");
     let path = format!("{}/{name}/status", pods(namespace));
     let (code, body) = cluster.send("PATCH", &path, &json!({"status": status}).to_string());

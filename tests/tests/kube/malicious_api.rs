@@ -54,7 +54,7 @@ fn names() -> Vec<String> {
     names
 }
 
-fn lies() -> Vec<Object> {
+fn malicious_objects() -> Vec<Object> {
     let none = json!([]);
     let mut all = objects();
     for name in names() {
@@ -99,7 +99,7 @@ fn lies() -> Vec<Object> {
 /// Answers use as much of its objects as makes sense.
 #[test]
 fn inconsistent_api() {
-    let (cluster, upstream) = (ScriptedCluster::start(lies(), false), upstream());
+    let (cluster, upstream) = (ScriptedCluster::start(malicious_objects(), false), upstream());
     let at = SocketAddr::from((fresh_ip(), port()));
     let server = Server::start(&format!(
         ".:{} {{\nbind {ip}\nprometheus {ip}:9153\nkubernetes cluster.local in-addr.arpa {{\nendpoint {}\npods verified\nzonal\nendpoint_pod_names\n}}\n\

@@ -12,7 +12,7 @@ use kubernetes_api::{Access, Kind, PodWatch, WatchConfig, WatchHandle};
 use serde_json::{Value, json};
 use tests::kube::{Cluster, Door, SLICES};
 use tests::{
-    Ask, Message, Metrics, Server, Stream, ask, eventually, fresh_ip, isolated_for, now, port, tell,
+    Ask, Message, Metrics, Server, Stream, ask, eventually, fresh_ip, isolated_for, now, port, report,
 };
 
 use super::lab::{self, PATIENCE, delete, endpoints, labelled, namespace, service, services, slices, spec};
@@ -92,14 +92,14 @@ fn pages_after_a_compaction() {
         });
         let expected = addresses(2, DELETED..FIRST);
         eventually("what the API has", PATIENCE, || (big(at) == expected).then_some(()));
-        tell(&format!("measured: {FIRST} slices, all changed, listed again in {:?}", began.elapsed()));
+        report(&format!("measured: {FIRST} slices, all changed, listed again in {:?}", began.elapsed()));
         asked_more(&stream);
         let counts = stream.finish(PATIENCE);
         counts.assert_clean();
-        tell(&format!("measured: {} queries meanwhile, all answered", counts.sent));
+        report(&format!("measured: {} queries meanwhile, all answered", counts.sent));
         let forgotten = |store: &Store| {
-            let told = "resource version expired";
-            store.lost.iter().any(|(kind, why)| *kind == Kind::Slice && why.starts_with(told))
+            let reason = "resource version expired";
+            store.lost.iter().any(|(kind, why)| *kind == Kind::Slice && why.starts_with(reason))
         };
         assert!(forgotten(&seen.store()), "{:?}", seen.store().lost);
         // Kinds are listed independently, and the API counts a request when it has ended.
@@ -113,7 +113,7 @@ fn pages_after_a_compaction() {
         nothing_is_kept_that_is_gone(&cluster, &seen, at);
         let grown = peak_kb(&server).saturating_sub(memory);
         assert!(grown <= GROWTH, "{grown} KiB more while all was listed again, from {memory}");
-        tell(&format!("measured: {grown} KiB more while all was listed again"));
+        report(&format!("measured: {grown} KiB more while all was listed again"));
     });
 }
 

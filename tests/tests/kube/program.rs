@@ -80,9 +80,9 @@ pub(super) fn ready(at: SocketAddr) -> (u16, String) {
 /// overdue.
 pub(super) fn not_ready(at: SocketAddr, why: &str) {
     eventually("why it is not ready", Duration::from_secs(10), || {
-        let (status, said) = ready(at);
-        assert!(status == 503 && said.starts_with("kubernetes"), "{status} {said}");
-        (said == why).then_some(())
+        let (status, cause) = ready(at);
+        assert!(status == 503 && cause.starts_with("kubernetes"), "{status} {cause}");
+        (cause == why).then_some(())
     });
 }
 
@@ -131,8 +131,8 @@ fn kubeadms_corefile_follows_changes() {
         for reply in [ask.of(at), ask.tcp().of(at)] {
             assert_eq!((reply.status(), reply.short().len()), (status, 0), "{name} {rtype}");
             // A failure has an extended error.
-            let is_told = reply.extended_error().is_some();
-            assert_eq!(is_told, status == "SERVFAIL", "{name} {rtype}: {:?}", reply.extended_error());
+            let has_reason = reply.extended_error().is_some();
+            assert_eq!(has_reason, status == "SERVFAIL", "{name} {rtype}: {:?}", reply.extended_error());
         }
     }
     assert!(ask(at, "web.t1.svc.cluster.local", "A").rows()[0].contains(" 30 "), "the TTL of the Corefile");
@@ -156,7 +156,7 @@ fn lost_api_changes_no_answer() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));
     let server = Server::start(&corefile(at, &cluster.api, &upstream));
-    cluster.goes_away();
+    cluster.fail();
     let line = server.wait_for_log("Cannot follow", Duration::from_secs(30));
     assert!(line.contains("answers do not change until"), "{line}");
     cluster.put(SERVICES, "DELETED", service("web", json!({})));
@@ -164,7 +164,7 @@ fn lost_api_changes_no_answer() {
     assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]);
     assert_eq!(ask(at, "hl.t1.svc.cluster.local", "A").short(), ["172.17.0.254"]);
     assert_eq!(ready(at).0, 200);
-    cluster.comes_back();
+    cluster.recover();
     until(at, "hl.t1.svc.cluster.local", &["172.17.0.252"]);
     eventually("the deleted service is gone", Duration::from_secs(30), || {
         (ask(at, "web.t1.svc.cluster.local", "A").status() == "NXDOMAIN").then_some(())
@@ -197,7 +197,7 @@ fn names_before_the_first_list() {
     }
     assert_eq!(ask(at, "example.net", "A").short(), ["192.0.2.80"], "others are served");
     assert_eq!(ask(at, "cluster.local", "SOA").status(), "NOERROR");
-    cluster.comes_back();
+    cluster.recover();
     until(at, "web.t1.svc.cluster.local", &["10.96.0.100"]);
     eventually("ready", Duration::from_secs(30), || (ready(at).0 == 200).then_some(()));
     let asked: Vec<String> = upstream.asked().into_iter().map(|asked| asked.name).collect();
@@ -245,7 +245,7 @@ fn startup_timeout_is_respected() {
             });
             // A query during the wait is answered once the cluster is synchronized.
             scope.spawn(|| assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]));
-            cluster.comes_back();
+            cluster.recover();
         });
         Server::start(&with("startup_timeout 1m"))
     });
@@ -254,7 +254,7 @@ fn startup_timeout_is_respected() {
     assert!(!server.log_text().contains(LATE), "{}", server.log_text());
 }
 
-/// It starts unmodified.
+/// kubeadm's unmodified Corefile starts without a cluster.
 #[test]
 fn kubeadms_corefile_without_a_cluster() {
     isolated(|| {
@@ -294,7 +294,7 @@ fn template_alias_loop_ends() {
     assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]);
 }
 
-/// If it follows the same cluster.
+/// A reload that follows the same cluster keeps its objects.
 #[test]
 fn reload_keeps_what_is_known() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());

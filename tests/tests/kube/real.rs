@@ -126,7 +126,7 @@ fn assert_filled(store: &Store) {
 #[test]
 fn real_api_by_every_request() {
     isolated(|| {
-        let Some(cluster) = Cluster::up("what_the_real_api_says_is_kept_by_every_way_in") else { return };
+        let Some(cluster) = Cluster::up("real_api_by_every_request") else { return };
         // One watch begins before the objects exist, others after.
         let (early, _early) = start(kubeconfig(&cluster), wants());
         early.until_following(&FOLLOWED);
@@ -201,11 +201,11 @@ fn real_api_selects_and_names_rights() {
         let rules = r#"{"rules": [{"apiGroups": [""], "resources": ["services"], "verbs": ["list"]}]}"#;
         assert_eq!(cluster.send("PATCH", role, rules).0, 200);
         let (seen, _following) = start(kubeconfig(&cluster), imports);
-        let told = |store: &Store, part: &str| store.lost.iter().any(|(_, text)| text.contains(part));
+        let is_reported = |store: &Store, part: &str| store.lost.iter().any(|(_, text)| text.contains(part));
         for part in
             ["may not watch services: ", "may not watch endpointslices: ", "may not watch namespaces: "]
         {
-            seen.until(part, |store| told(store, part));
+            seen.until(part, |store| is_reported(store, part));
         }
     });
 }

@@ -167,12 +167,12 @@ fn status_of_each_cluster() {
         of.clone()
     };
     let server = start();
-    let told = eventually("all is followed", PATIENCE, || {
-        let told = status(at);
-        (told["kubernetes"]["clusters"][0]["stale"] == false).then_some(told)
+    let report = eventually("all is followed", PATIENCE, || {
+        let report = status(at);
+        (report["kubernetes"]["clusters"][0]["stale"] == false).then_some(report)
     });
-    let of = kinds(&told, true);
-    assert_eq!((&told["kubernetes"]["synced"], &of["synced"]), (&json!(true), &json!(true)), "{of:#}");
+    let of = kinds(&report, true);
+    assert_eq!((&report["kubernetes"]["synced"], &of["synced"]), (&json!(true), &json!(true)), "{of:#}");
     assert_eq!((&of["api"], &of["rights_missing"]), (&json!(cluster.api.url()), &json!([])));
     assert_eq!(of["snapshot_age_seconds"], Value::Null);
     assert!(of["event_age_seconds"].as_u64().is_some_and(|age| age < 60), "{of:#}");
@@ -192,10 +192,10 @@ fn status_of_each_cluster() {
     drop(server);
 
     // Without its API the cluster is known from the snapshot, but stale.
-    cluster.goes_away();
+    cluster.fail();
     let server = start();
-    let told = status(at);
-    let of = kinds(&told, false);
+    let report = status(at);
+    let of = kinds(&report, false);
     assert_eq!((&of["synced"], &of["stale"]), (&json!(true), &json!(true)), "{of:#}");
     assert!(of["snapshot_age_seconds"].is_u64() && of["event_age_seconds"].is_null(), "{of:#}");
     let line = localdns(&["status", "-status", socket.to_str().expect("text")]);
@@ -203,7 +203,7 @@ fn status_of_each_cluster() {
         line.contains("all objects known, last change received never, answers from a snapshot "),
         "{line}"
     );
-    cluster.comes_back();
+    cluster.recover();
     eventually("all is fresh", PATIENCE, || {
         let of = &status(at)["kubernetes"]["clusters"][0];
         (of["stale"] == false && of["snapshot_age_seconds"].is_null()).then_some(())
@@ -218,18 +218,18 @@ fn page_reads_every_cluster_key() {
     let at = SocketAddr::from((fresh_ip(), port()));
     let text = corefile(at, &cluster.api, &upstream);
     let _server = Server::start(&text.replace("pods insecure", "pods insecure\n    startup_timeout 300ms"));
-    let told = eventually("why it is not followed", PATIENCE, || {
-        let told = status(at)["kubernetes"].clone();
-        told["clusters"][0]["problems"][0].is_object().then_some(told)
+    let report = eventually("why it is not followed", PATIENCE, || {
+        let report = status(at)["kubernetes"].clone();
+        report["clusters"][0]["problems"][0].is_object().then_some(report)
     });
     let (code, page) = http_get((at.ip(), 9153).into(), "/status.html").expect("a page");
     assert_eq!(code, 200);
     let start = page.find("function kubernetes(status)").expect("the page shows clusters");
     let part = &page[start..];
     let part = &part[..part.find("\n}\n").expect("the function ends")];
-    let of = &told["clusters"][0];
+    let of = &report["clusters"][0];
     for (variable, object) in
-        [("status.kubernetes", &told), ("c", of), ("k", &of["kinds"][0]), ("p", &of["problems"][0])]
+        [("status.kubernetes", &report), ("c", of), ("k", &of["kinds"][0]), ("p", &of["problems"][0])]
     {
         let words: BTreeSet<&str> =
             object.as_object().expect("an object").keys().map(String::as_str).collect();
@@ -265,14 +265,17 @@ fn explain_names_objects_by_the_snapshot() {
         |name: &str, rtype: &str| localdns(&["explain", name, rtype, "-conf", conf.to_str().expect("text")]);
     // Without a snapshot nothing is known, and no request is sent.
     for (name, kind) in [("web.t1.svc.cluster.local", "services"), ("late.t1.example.org", "namespaces")] {
-        let told = explain(name, "A");
+        let explanation = explain(name, "A");
         let expected = format!("depends on the cluster's {kind}, which are not known here");
-        assert!(told.contains(&expected), "{told}");
+        assert!(explanation.contains(&expected), "{explanation}");
     }
     std::fs::write(&file, "nonsense").expect("the test's own");
     for name in ["web.t1.svc.cluster.local", "late.t1.example.org"] {
-        let told = explain(name, "A");
-        assert!(told.contains("expected a snapshot of this version, found another file"), "{told}");
+        let explanation = explain(name, "A");
+        assert!(
+            explanation.contains("expected a snapshot of this version, found another file"),
+            "{explanation}"
+        );
     }
     assert_eq!(cluster.api.requests().len(), 0);
 
@@ -320,12 +323,15 @@ fn explain_names_objects_by_the_snapshot() {
         ),
         ("none.t1.example.org", "A", "NXDOMAIN: service t1/none does not exist, from the snapshot of "),
     ] {
-        let told = explain(name, rtype);
+        let explanation = explain(name, rtype);
         let plugin = if name.ends_with(".example.org") { ", k8s_external: " } else { ", kubernetes: " };
-        assert!(told.contains(plugin) && told.contains(expected), "{name} {rtype}: {told}");
+        assert!(
+            explanation.contains(plugin) && explanation.contains(expected),
+            "{name} {rtype}: {explanation}"
+        );
         // Only answers of addresses are shuffled by `loadbalance`.
-        let is_drawn = told.contains("the order of several addresses is random");
-        assert_eq!(is_drawn, matches!(rtype, "A" | "AAAA"), "{name} {rtype}: {told}");
+        let is_drawn = explanation.contains("the order of several addresses is random");
+        assert_eq!(is_drawn, matches!(rtype, "A" | "AAAA"), "{name} {rtype}: {explanation}");
     }
     assert_eq!(cluster.api.requests().len(), requests, "nobody is asked");
 }

@@ -49,7 +49,7 @@ fn upstream() -> Upstream {
     })
 }
 
-/// For each family.
+/// A pod's resolver needs one query for each family.
 #[test]
 fn pods_resolver_needs_one_query() {
     isolated(|| {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tests::kube::Cluster;
-use tests::{Ask, Server, Upstream, add_address, ask, eventually, isolated_for, now, port, steadily, tell};
+use tests::{Ask, Server, Upstream, add_address, ask, eventually, isolated_for, now, port, report, steadily};
 
 use super::lab::{
     PATIENCE, check, endpoints, namespace, pod, service, slice, slices, spec, start, start_at, upstream,
@@ -31,7 +31,7 @@ fn specification_rows_with_the_real_api() {
         let at = ([192, 0, 2, 53], port()).into();
         let server = start_at(at, &cluster, &upstream, ZONES, "", "transfer cluster.local {\nto *\n}");
         check(at, 5, tables::PLAIN);
-        aliases_come_first(at);
+        aliases_are_first(at);
         zones::is_sent_whole_and_by_its_serial(at);
         for (properties, ttl, rows) in tables::PROPERTIES {
             let (at, _server) = start(&cluster, &upstream, ZONES, properties, "");
@@ -41,9 +41,9 @@ fn specification_rows_with_the_real_api() {
         readiness_is_seen_in_order(&cluster, at);
         readiness_is_seen_within_a_second(&cluster, at);
         drop(server);
-        zones::a_set_of_clusters_is_answered_from_imports(&cluster, &upstream);
-        nothing_of_the_cluster_was_asked_upstream(&upstream);
-        tell(&format!("measured: the rows of the specification in {:?}", began.elapsed()));
+        zones::cluster_set_answers_from_imports(&cluster, &upstream);
+        no_cluster_name_went_upstream(&upstream);
+        report(&format!("measured: the rows of the specification in {:?}", began.elapsed()));
     });
 }
 
@@ -95,7 +95,7 @@ fn fill(cluster: &Cluster) {
 const FIRST: &str = "172.17.0.254=h1 172.17.0.255 !172.17.0.8=h8";
 
 /// An alias precedes its target, which the upstream answers with its own TTL.
-fn aliases_come_first(at: SocketAddr) {
+fn aliases_are_first(at: SocketAddr) {
     let reply = ask(at, "ext.t1.svc.cluster.local", "A");
     let rows: Vec<String> = reply.answers.iter().map(ToString::to_string).collect();
     let expected = ["ext.t1.svc.cluster.local. 5 IN CNAME example.net.", "example.net. 60 IN A 192.0.2.80"];
@@ -163,7 +163,7 @@ fn put(cluster: &Cluster, slice: &str, all: &str) {
     assert_eq!(code, 200, "{body}");
 }
 
-fn nothing_of_the_cluster_was_asked_upstream(upstream: &Upstream) {
+fn no_cluster_name_went_upstream(upstream: &Upstream) {
     let asked = upstream.asked();
     assert!(!asked.is_empty() && asked.iter().all(|asked| asked.name == "example.net."), "{asked:?}");
 }

@@ -149,7 +149,7 @@ fn broken_watch_is_resumed() {
     }
 }
 
-/// In a list and in a watch.
+/// A half-closed reply ends at once, in a list and in a watch.
 #[test]
 fn half_closed_reply_ends_at_once() {
     for form in BOTH {

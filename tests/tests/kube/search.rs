@@ -56,7 +56,7 @@ fn corefile(at: SocketAddr, cluster: &ScriptedCluster, upstream: &Upstream, prop
 }
 
 /// The reply to a client at that address: the rcode, and names and data of the answers.
-fn told(client: IpAddr, at: SocketAddr, name: &str, rtype: &str) -> String {
+fn ask_from(client: IpAddr, at: SocketAddr, name: &str, rtype: &str) -> String {
     let socket = UdpSocket::bind((client, 0)).expect("an address of this machine");
     socket.set_read_timeout(Some(Duration::from_secs(10))).expect("it is a socket");
     socket.send_to(&Ask::new(name, rtype).bytes(), at).expect("the server is there");
@@ -91,7 +91,7 @@ fn alias_targets_are_not_completed() {
     let (at, upstream) = (at(), upstream());
     let _server = Server::start(&corefile(at, &cluster, &upstream, "node node-1"));
     eventually("pods are followed", PATIENCE, || {
-        (told(here, at, "example.net.t1.svc.cluster.local", "A") == FOUND).then_some(())
+        (ask_from(here, at, "example.net.t1.svc.cluster.local", "A") == FOUND).then_some(())
     });
     // The last two targets would be answered if the client had queried them directly.
     for (alias, target) in [
@@ -100,7 +100,7 @@ fn alias_targets_are_not_completed() {
         ("beside", "web.t2.t1.svc.cluster.local."),
     ] {
         let name = format!("{alias}.t1.svc.cluster.local");
-        assert_eq!(told(here, at, &name, "A"), format!("0 {name}. {target}"), "{alias}");
+        assert_eq!(ask_from(here, at, &name, "A"), format!("0 {name}. {target}"), "{alias}");
     }
 }
 
@@ -119,7 +119,7 @@ fn nodes_pods_need_one_query() {
     for pods in ["pods insecure", "pods disabled", ""] {
         let (at, upstream) = (at(), upstream());
         let server = Server::start(&corefile(at, &cluster, &upstream, &format!("{pods}\nnode node-1")));
-        let asks = |client, name: &str| told(client, at, name, "A");
+        let asks = |client, name: &str| ask_from(client, at, name, "A");
         eventually("pods are followed", PATIENCE, || {
             (asks(here, "example.net.t1.svc.cluster.local") == FOUND).then_some(())
         });
@@ -144,7 +144,7 @@ fn nodes_pods_need_one_query() {
         ] {
             assert_eq!(asks(here, name), expected, "{name}");
         }
-        assert_eq!(told(here, at, "example.net.t1.svc.cluster.local", "AAAA"), "0 ");
+        assert_eq!(ask_from(here, at, "example.net.t1.svc.cluster.local", "AAAA"), "0 ");
         for client in [elsewhere, of_host, ended, pending, Ipv4Addr::LOCALHOST.into()] {
             assert_eq!(asks(client, "example.net.t1.svc.cluster.local"), NOT_FOUND, "{client}");
         }
@@ -172,9 +172,9 @@ fn completed_pod_frees_its_address() {
         cluster.ignores_fields();
         let (at, upstream) = (at(), upstream());
         let _server = Server::start(&corefile(at, &cluster, &upstream, "pods verified"));
-        let asks = |client| told(client, at, "example.net.t1.svc.cluster.local", "A");
+        let asks = |client| ask_from(client, at, "example.net.t1.svc.cluster.local", "A");
         eventually("the running pod is certain", PATIENCE, || (asks(client) == FOUND).then_some(()));
-        assert_eq!(told(ended, at, "example.net.t2.svc.cluster.local", "A"), NOT_FOUND, "{phase}");
+        assert_eq!(ask_from(ended, at, "example.net.t2.svc.cluster.local", "A"), NOT_FOUND, "{phase}");
         // While a running pod also has the address, neither gets a search list.
         let beside = pod("t2", "job", "node-1", &[client], &none);
         cluster.put(PODS, "MODIFIED", beside.1);
@@ -193,8 +193,8 @@ fn address_reuse_by_a_new_pod() {
     let cluster = cluster(vec![first.clone()]);
     let (at, upstream) = (at(), upstream());
     let _server = Server::start(&corefile(at, &cluster, &upstream, "pods verified"));
-    let in_t1 = || told(client, at, "example.net.t1.svc.cluster.local", "A") == FOUND;
-    let in_t2 = || told(client, at, "example.net.t2.svc.cluster.local", "A") != NOT_FOUND;
+    let in_t1 = || ask_from(client, at, "example.net.t1.svc.cluster.local", "A") == FOUND;
+    let in_t2 = || ask_from(client, at, "example.net.t2.svc.cluster.local", "A") != NOT_FOUND;
     let until = |what: &str, t1: bool, t2: bool| {
         eventually(what, PATIENCE, || ((in_t1(), in_t2()) == (t1, t2)).then_some(()));
     };
@@ -217,7 +217,7 @@ fn address_reuse_by_a_new_pod() {
     // Only a pod that the server knows has a verified name.
     let dashed = format!("{}.t2.pod.cluster.local", client.to_string().replace('.', "-"));
     eventually("its successor is known", PATIENCE, || {
-        told(client, at, &dashed, "A").starts_with("0 ").then_some(())
+        ask_from(client, at, &dashed, "A").starts_with("0 ").then_some(())
     });
     assert_eq!((in_t1(), in_t2()), (false, false), "two have it");
     cluster.put(PODS, "DELETED", first.1);
@@ -227,9 +227,9 @@ fn address_reuse_by_a_new_pod() {
         cluster.put(PODS, "MODIFIED", second.clone());
         assert_eq!((in_t1(), in_t2()), (false, true));
     }
-    cluster.goes_away();
+    cluster.fail();
     until("the API is away", false, false);
-    cluster.comes_back();
+    cluster.recover();
     until("the API is back", false, true);
 }
 
@@ -246,21 +246,21 @@ fn pod_with_both_families() {
         let _server = Server::start(&text);
         for (client, at) in [(client, four), (other, (other, 53).into())] {
             eventually("its pod is known", PATIENCE, || {
-                (told(client, at, "example.net.t1.svc.cluster.local", "A") == FOUND).then_some(())
+                (ask_from(client, at, "example.net.t1.svc.cluster.local", "A") == FOUND).then_some(())
             });
         }
-        assert_eq!(told([127, 0, 7, 8].into(), four, "example.net.t1.svc.cluster.local", "A"), NOT_FOUND);
+        assert_eq!(ask_from([127, 0, 7, 8].into(), four, "example.net.t1.svc.cluster.local", "A"), NOT_FOUND);
     });
 }
 
-/// With verified pods or a node.
+/// Pods are followed only if they are verified or a node is named.
 #[test]
 fn pods_followed_only_if_needed() {
     let client = IpAddr::V4(fresh_ip());
     let cluster = cluster(vec![pod("t1", "here", "node-1", &[client], &json!({}))]);
     let (at, upstream) = (at(), upstream());
     let _server = Server::start(&corefile(at, &cluster, &upstream, "pods insecure"));
-    assert_eq!(told(client, at, "example.net.t1.svc.cluster.local", "A"), NOT_FOUND);
+    assert_eq!(ask_from(client, at, "example.net.t1.svc.cluster.local", "A"), NOT_FOUND);
     assert!(cluster.api.requests().iter().all(|request| request.path != PODS));
     assert!(cluster.api.requests().iter().any(|request| request.path == SLICES));
 }

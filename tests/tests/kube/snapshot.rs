@@ -49,7 +49,7 @@ fn restart_without_an_api() {
     assert_eq!(age(at), None, "answers are the API's");
     drop(server);
 
-    cluster.goes_away();
+    cluster.fail();
     cluster.put(SERVICES, "DELETED", service("web", json!({})));
     cluster.put(SLICES, "MODIFIED", slice(102, &[("172.17.0.252", "h3")]));
     let server = Server::start(&text);
@@ -72,7 +72,7 @@ fn restart_without_an_api() {
     server.wait_for_log("Cannot follow", PATIENCE);
     assert_eq!(fs::read(&file).unwrap(), first, "what is old is not written as if it were new");
 
-    cluster.comes_back();
+    cluster.recover();
     until(at, "hl.t1.svc.cluster.local", &["172.17.0.252"]);
     eventually("what went meanwhile is gone", PATIENCE, || {
         (ask(at, "web.t1.svc.cluster.local", "A").status() == "NXDOMAIN").then_some(())
@@ -104,10 +104,10 @@ fn snapshot_times() {
             cluster.put(SLICES, "MODIFIED", slice(102, &[(address, "h3")]));
             until(at, "hl.t1.svc.cluster.local", &[address]);
         };
-        cluster.goes_away();
+        cluster.fail();
         let mut server = Server::start(&seldom);
         server.wait_for_log("unsynced", PATIENCE);
-        cluster.comes_back();
+        cluster.recover();
         let first = another(&file, &[]);
         change("172.17.0.252");
         assert_eq!(fs::read(&file).unwrap(), first, "an hour is not over");
@@ -119,7 +119,7 @@ fn snapshot_times() {
         let server = Server::start(&seldom);
         another(&file, &[&last]);
         change("172.17.0.251");
-        cluster.goes_away();
+        cluster.fail();
         server.signal("USR2");
         server.wait_for_log("Upgrade finished", PATIENCE);
         // One line from each of the two processes.
@@ -154,7 +154,7 @@ fn unusable_snapshot_is_replaced() {
         (b"127.0.0.1 localhost\n".to_vec(), "expected a snapshot of this version, found another file"),
         (Vec::new(), "expected a snapshot of this version, found another file"),
     ] {
-        cluster.goes_away();
+        cluster.fail();
         fs::write(&file, &octets).unwrap();
         let server = Server::start(&text);
         let line = server.wait_for_log("Cannot use the snapshot", PATIENCE);
@@ -162,7 +162,7 @@ fn unusable_snapshot_is_replaced() {
         not_ready(at, "kubernetes: 503 from the API: told to: ServiceUnavailable");
         let reply = Ask::new("web.t1.svc.cluster.local", "A").edns(1232).of(at);
         assert_eq!((reply.status(), reply.extended_error().map(|(code, _)| code)), ("SERVFAIL", Some(14)));
-        cluster.comes_back();
+        cluster.recover();
         until(at, "web.t1.svc.cluster.local", &["10.96.0.100"]);
         another(&file, &[&octets]);
     }
@@ -172,7 +172,7 @@ fn unusable_snapshot_is_replaced() {
         if (mode, owner) == (0o644, me) {
             continue;
         }
-        cluster.goes_away();
+        cluster.fail();
         fs::write(&file, &good).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
         std::os::unix::fs::chown(&file, Some(owner), None).unwrap();
@@ -185,7 +185,7 @@ fn unusable_snapshot_is_replaced() {
         let reply = Ask::new("web.t1.svc.cluster.local", "A").of(at);
         assert_eq!(reply.status(), "SERVFAIL", "{mode:o} {owner}");
         // What replaces it is the server's own.
-        cluster.comes_back();
+        cluster.recover();
         until(at, "web.t1.svc.cluster.local", &["10.96.0.100"]);
         eventually("a snapshot", PATIENCE, || {
             let found = fs::metadata(&file).ok()?;
@@ -263,7 +263,7 @@ fn kill_during_a_snapshot() {
         torn += usize::from(names() > 1);
         drop(server);
 
-        cluster.goes_away();
+        cluster.fail();
         let server = Server::start(&text);
         let line = server.wait_for_log("napshot", PATIENCE);
         assert!(line.contains("Answers are of the snapshot"), "killed in round {round}: {line}");
@@ -272,7 +272,7 @@ fn kill_during_a_snapshot() {
         assert!(found.short() == [&*former] || found.short() == [&*new], "{round}: {:?}", found.short());
         let (address, name) = endpoint(99, 99);
         assert_eq!(ask(at, &format!("{name}.hl.t1.svc.cluster.local"), "A").short(), [&*address]);
-        cluster.comes_back();
+        cluster.recover();
         // This round's snapshot is the next round's former one.
         server.wait_for_log("the snapshot is not used any more", PATIENCE);
         eventually("a snapshot of this round", PATIENCE, || {
@@ -283,7 +283,7 @@ fn kill_during_a_snapshot() {
     assert!(torn > 0, "no kill came in the midst of a write");
 }
 
-/// It ends nothing.
+/// A snapshot that cannot be written is reported once, and the server serves on.
 #[test]
 fn unwritable_snapshot_is_reported_once() {
     let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
@@ -296,15 +296,15 @@ fn unwritable_snapshot_is_reported_once() {
     };
     eventually("two failures", PATIENCE, || (failed() >= 2.0).then_some(()));
     assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]);
-    let told =
+    let reports =
         server.log_lines().into_iter().filter(|line| line.contains("Cannot keep the snapshot")).count();
-    assert_eq!(told, 1);
+    assert_eq!(reports, 1);
     // Once it can be written, it is.
     fs::create_dir(directory.path().join("missing")).unwrap();
     another(&file, &[]);
 }
 
-/// Without the real API.
+/// The real API's objects survive a restart without it.
 #[test]
 fn real_objects_survive_a_restart() {
     isolated(|| {
@@ -321,10 +321,11 @@ fn real_objects_survive_a_restart() {
         let (upstream, directory) = (upstream(), tempdir());
         let file = directory.path().join("cluster");
         let at = SocketAddr::from((fresh_ip(), tests::port()));
-        let nobody = tests::kube::Api::start(|_| panic!("nobody asks it"));
-        let text = corefile(at, &nobody, &upstream);
+        let unused_api = tests::kube::Api::start(|_| panic!("nobody asks it"));
+        let text = corefile(at, &unused_api, &upstream);
         let kubeconfig = format!("kubeconfig {}", cluster.path("dns.kubeconfig").display());
-        let text = with_snapshot(&text.replace(&format!("endpoint {}", nobody.url()), &kubeconfig), &file);
+        let text =
+            with_snapshot(&text.replace(&format!("endpoint {}", unused_api.url()), &kubeconfig), &file);
         // On a busy machine the first lists may take longer than the startup timeout of 300 ms.
         let server = Server::start(&text);
         until(at, "goes.default.svc.cluster.local", &["10.96.7.2"]);

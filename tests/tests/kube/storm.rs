@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use tests::kube::{Api, Form, NAMESPACES, Reply, SERVICES, SLICES};
-use tests::{Ask, Message, Metrics, Server, Stream, ask, eventually, fresh_ip, now, port, tell};
+use tests::{Ask, Message, Metrics, Server, Stream, ask, eventually, fresh_ip, now, port, report};
 
 use super::program::{corefile, objects, slice, until, upstream};
 use super::scripted_faults::listed;
@@ -62,7 +62,7 @@ fn hundred_thousand_events_at_once() {
     let metrics = Metrics::of((at.ip(), 9153).into());
     assert_eq!(metrics.value("localdns_kubernetes_unreadable_total", &[]).unwrap_or(0.0), 0.0);
     assert_eq!(metrics.value("localdns_kubernetes_objects", &[("kind", "endpointslices")]), Some(1.0));
-    tell(&format!("measured: {EVENTS} events of a slice in {took:?}"));
+    report(&format!("measured: {EVENTS} events of a slice in {took:?}"));
 }
 
 fn event(number: u32) -> Vec<u8> {

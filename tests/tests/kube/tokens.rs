@@ -29,7 +29,7 @@ fn kubeconfig(directory: &Path, api: &Api) -> PathBuf {
     file
 }
 
-/// At once.
+/// A rejected token is tried again as soon as it has changed.
 #[test]
 fn rejected_token_is_retried_on_change() {
     steadily(|| {
@@ -39,8 +39,8 @@ fn rejected_token_is_retried_on_change() {
         let valid = Arc::new(Mutex::new("one"));
         let of = valid.clone();
         let api = services(FORM, move |request| {
-            let who = request.headers.get("authorization").map_or("", String::as_str);
-            if who != format!("Bearer {}", of.lock().unwrap()) {
+            let token = request.headers.get("authorization").map_or("", String::as_str);
+            if token != format!("Bearer {}", of.lock().unwrap()) {
                 return Reply::failure(FORM, 401, "Unauthorized");
             }
             let first = [added(FORM, "a", 3), listed(FORM, "Service", 10)].concat();
@@ -98,8 +98,8 @@ fn renewed_token_during_a_watch() {
     until_names(&seen, &["a", "b"]);
     drop(sender);
     until_names(&seen, &["a", "b", "c"]);
-    let told = api.requests().into_iter().filter(|request| request.path == SERVICES);
-    let told: Vec<_> = told.filter_map(|request| request.headers.get("authorization").cloned()).collect();
-    assert_eq!(told, ["Bearer one", "Bearer two"]);
+    let tokens = api.requests().into_iter().filter(|request| request.path == SERVICES);
+    let tokens: Vec<_> = tokens.filter_map(|request| request.headers.get("authorization").cloned()).collect();
+    assert_eq!(tokens, ["Bearer one", "Bearer two"]);
     assert_eq!((begun(&api), seen.store().lost.len()), (vec![String::new(), "11".to_owned()], 0));
 }

@@ -99,7 +99,7 @@ fn unfollowed_cluster_is_explained() {
     let text = text.replacen("ready ", &format!("prometheus {}:9153\nready ", at.ip()), 1);
     let socket = socket.to_str().expect("text");
     let server = Server::start_with(&text, Options::default().args(["-status", socket]));
-    let told = || {
+    let problems = || {
         let (_, text) = http_get((at.ip(), 9153).into(), "/status").expect("a page");
         let status: Value = serde_json::from_str(&text).expect("one object");
         status["kubernetes"]["clusters"][0]["problems"].clone()
@@ -117,14 +117,14 @@ fn unfollowed_cluster_is_explained() {
         {"subject": "services, endpointslices, namespaces", "problem": why, "remedy": remedy},
         {"subject": "snapshot", "problem": kept, "remedy": replaced},
     ]);
-    eventually("every kind is refused", PATIENCE, || (told() == expected).then_some(()));
+    eventually("every kind is refused", PATIENCE, || (problems() == expected).then_some(()));
     assert_eq!(ready(at), (503, format!("kubernetes: {why}")));
-    let said = words();
-    assert_contains!(said, format!("  services, endpointslices, namespaces: {why}; {remedy}\n"));
-    assert_contains!(said, format!("  snapshot: {kept}; {replaced}\n"));
+    let printed = words();
+    assert_contains!(printed, format!("  services, endpointslices, namespaces: {why}; {remedy}\n"));
+    assert_contains!(printed, format!("  snapshot: {kept}; {replaced}\n"));
 
     is_good.store(true, Ordering::Release);
-    eventually("nothing is wrong", PATIENCE, || (told() == json!([])).then_some(()));
+    eventually("nothing is wrong", PATIENCE, || (problems() == json!([])).then_some(()));
     assert_eq!(ready(at), (200, "OK".to_owned()));
     assert!(!words().contains("Unauthorized") && !words().contains("checksum"), "{}", words());
 
@@ -132,7 +132,7 @@ fn unfollowed_cluster_is_explained() {
     let address = api.address();
     drop(api);
     let refused = format!("{address}: Connection refused (os error 111)");
-    eventually("nobody listens", PATIENCE, || (told()[0]["problem"] == *refused).then_some(()));
+    eventually("nobody listens", PATIENCE, || (problems()[0]["problem"] == *refused).then_some(()));
     assert_contains!(words(), format!("{refused}; check that the API is up and reachable from here\n"));
     drop(server);
 }
@@ -156,7 +156,7 @@ fn closed_connections_are_reported() {
             .all(|kind| followed(kind) == Some(1.0))
             .then_some(())
     });
-    cluster.goes_away();
+    cluster.fail();
     // A watch that had just begun may be reported first: each cause has its line.
     let line = server.wait_for_log("the API closed the connection", PATIENCE);
     let address = cluster.api.address();
@@ -193,16 +193,16 @@ fn check_warns_without_requests() {
         publish(&conf, &text);
         let mut command = Command::new(binary());
         command.args(["check", "-conf", conf.to_str().expect("text")]);
-        let said = output(command, PATIENCE);
-        assert!(said.status.success());
-        let said = String::from_utf8(said.stderr).expect("text");
+        let printed = output(command, PATIENCE);
+        assert!(printed.status.success());
+        let printed = String::from_utf8(printed.stderr).expect("text");
         let Some(why) = why else {
-            assert_eq!(said, "", "{properties}");
+            assert_eq!(printed, "", "{properties}");
             continue;
         };
-        let told = format!("{why}; correct it, no restart is needed");
-        assert_eq!(said, format!("localdns: warning: plugin/kubernetes: {told}\n"));
-        assert_contains!(Server::start(&text).wait_for_log("Cannot follow", PATIENCE), told);
+        let message = format!("{why}; correct it, no restart is needed");
+        assert_eq!(printed, format!("localdns: warning: plugin/kubernetes: {message}\n"));
+        assert_contains!(Server::start(&text).wait_for_log("Cannot follow", PATIENCE), message);
     }
     assert!(api.requests().is_empty());
 }
@@ -215,8 +215,8 @@ fn ignored_endpoint_is_reported() {
     publish(&conf, &text);
     let mut command = Command::new(binary());
     command.args(["check", "-conf", conf.to_str().expect("text")]);
-    let said = String::from_utf8(output(command, PATIENCE).stderr).expect("text");
-    assert_contains!(said, ":1:1: of several APIs behind `endpoint` the first alone is asked");
+    let printed = String::from_utf8(output(command, PATIENCE).stderr).expect("text");
+    assert_contains!(printed, ":1:1: of several APIs behind `endpoint` the first alone is asked");
     let server = Server::start(&text);
     server.wait_for_log("of several APIs behind `endpoint` the first alone is asked", PATIENCE);
 }

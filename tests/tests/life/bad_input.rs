@@ -13,7 +13,7 @@ use tests::{
 
 use super::{assert_one_line, localdns, text};
 
-/// With cause and remedy.
+/// A bad command line is one line of output with cause and remedy.
 #[test]
 fn bad_command_line_is_one_line() {
     let directory = tempdir();
@@ -35,15 +35,15 @@ fn bad_command_line_is_one_line() {
         ),
         (&["-conf", &folder], "expected a file, found a directory", "name the file in it"),
     ];
-    for (args, cause, mend) in rows {
+    for (args, cause, remedy) in rows {
         let output = localdns(args);
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert_eq!(text(&output.stderr).lines().count(), 1, "{args:?}");
-        assert_one_line(&output, &[cause, mend]);
+        assert_one_line(&output, &[cause, remedy]);
     }
 }
 
-/// With cause and remedy.
+/// A server block that cannot be served is reported with cause and remedy.
 #[test]
 fn unservable_block_is_reported() {
     let rows = [
@@ -93,21 +93,21 @@ fn unservable_block_is_reported() {
             "expected a name such as dns.example.org, or an IP address",
         ),
     ];
-    for (lines, cause, mend) in rows {
+    for (lines, cause, remedy) in rows {
         let bind = if lines.starts_with("bind") { String::new() } else { format!("bind {}\n", fresh_ip()) };
         let corefile = format!(".:5399 {{\n{bind}{lines}\n}}");
         let output = Server::expect_failure(&corefile, Options::default());
-        let said = text(&output.stderr);
-        let line = said.lines().next().unwrap_or_default();
-        assert!(line.contains(cause) && line.contains(mend), "{lines}:\n{said}");
+        let printed = text(&output.stderr);
+        let line = printed.lines().next().unwrap_or_default();
+        assert!(line.contains(cause) && line.contains(remedy), "{lines}:\n{printed}");
         // The line of the Corefile and a marker follow, unless the error is about an HTTP listen
         // address.
-        let lines_said = if cause.contains("bind: cannot assign") { 1 } else { 3 };
-        assert_eq!(said.lines().count(), lines_said, "{lines}:\n{said}");
+        let line_count = if cause.contains("bind: cannot assign") { 1 } else { 3 };
+        assert_eq!(printed.lines().count(), line_count, "{lines}:\n{printed}");
     }
 }
 
-/// With the process that has it.
+/// An admin address in use is reported with the process that has it.
 #[test]
 fn occupied_admin_address_is_reported() {
     let ip = fresh_ip();
@@ -135,11 +135,11 @@ fn unreadable_corefile_is_one_error() {
     command.arg("-conf").arg(&path);
     let output = output(command, Duration::from_secs(10));
     assert_eq!(output.status.code(), Some(1));
-    let mend = "let this user read it, or name another file";
-    assert_one_line(&output, &[&path.to_string_lossy(), "permission denied", mend]);
+    let remedy = "let this user read it, or name another file";
+    assert_one_line(&output, &[&path.to_string_lossy(), "permission denied", remedy]);
 }
 
-/// With place, cause and remedy.
+/// Bad Corefiles are refused with place, cause and remedy.
 #[test]
 fn bad_corefiles_are_refused() {
     // The Corefile, the number of the faulty line, and words that the error must contain.
@@ -169,17 +169,20 @@ fn bad_corefiles_are_refused() {
     ];
     for (corefile, line, words) in rows {
         let output = Server::expect_failure(corefile, Options::default());
-        let said = text(&output.stderr);
-        assert!(said.contains(&format!("Corefile:{line}")), "{corefile}\nline {line} is not named:\n{said}");
+        let printed = text(&output.stderr);
+        assert!(
+            printed.contains(&format!("Corefile:{line}")),
+            "{corefile}\nline {line} is not named:\n{printed}"
+        );
         for word in words {
-            assert!(said.contains(word), "{corefile}\n{word:?} is not named:\n{said}");
+            assert!(printed.contains(word), "{corefile}\n{word:?} is not named:\n{printed}");
         }
-        assert!(!said.contains("panicked"), "{corefile}\n{said}");
-        assert!(said.lines().count() <= 6, "{corefile}\nis told at length:\n{said}");
+        assert!(!printed.contains("panicked"), "{corefile}\n{printed}");
+        assert!(printed.lines().count() <= 6, "{corefile}\nis told at length:\n{printed}");
     }
 }
 
-/// On one address, with a message.
+/// Equal zones on one address are refused and reported.
 #[test]
 fn duplicate_zones_are_refused() {
     let ip = fresh_ip();
@@ -188,7 +191,7 @@ fn duplicate_zones_are_refused() {
     assert_contains!(text(&output.stderr), "already");
 }
 
-/// It is reported.
+/// A port in use is reported, and nothing stays bound.
 #[test]
 fn occupied_port_leaves_nothing_bound() {
     let port = port();
@@ -212,7 +215,7 @@ fn occupied_port_leaves_nothing_bound() {
     assert_eq!(ask((ip, port).into(), "a.example", "A").status(), "NOERROR", "the first is not disturbed");
 }
 
-/// With its remedy.
+/// A missing privilege is reported with its remedy.
 #[test]
 fn missing_privilege_is_reported() {
     let test = "missing_privilege_is_reported";

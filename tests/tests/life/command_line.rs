@@ -65,7 +65,7 @@ fn closed_output_is_no_failure() {
     }
 }
 
-/// Those without a port.
+/// The flag for the port applies to keys without one.
 #[test]
 fn port_flag_fills_keys() {
     for flag in ["-p", "-dns.port", "--dns.port"] {
@@ -95,7 +95,7 @@ fn start_is_logged_unless_quiet() {
     assert!(!server.log_text().contains(&format!("example.:{port}")), "{}", server.log_text());
 }
 
-/// Without a Corefile.
+/// Without a Corefile the server serves whoami and log.
 #[test]
 fn default_is_whoami_and_log() {
     isolated(|| {
@@ -148,13 +148,13 @@ fn corefile_from_a_pipe() {
             drop(pipe.write_all(corefile(octets).as_bytes()));
             drop(pipe);
             let status = eventually("the end", Duration::from_secs(20), || child.0.try_wait().unwrap());
-            let mut said = String::new();
-            child.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-            assert_eq!(status.success(), !refused, "{octets} from {conf}: {said}");
+            let mut printed = String::new();
+            child.0.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+            assert_eq!(status.success(), !refused, "{octets} from {conf}: {printed}");
             assert_eq!(
-                said.contains("stdin is too large: expected at most 16777216 bytes"),
+                printed.contains("stdin is too large: expected at most 16777216 bytes"),
                 refused,
-                "{said}"
+                "{printed}"
             );
         }
     }
@@ -177,9 +177,9 @@ fn check_on_real_corefiles() {
     }
     let output = check(fixtures::KUBEADM);
     if !output.status.success() {
-        let said = text(&output.stderr);
-        assert_contains!(said, "Corefile:8");
-        assert_contains!(said, "kubernetes");
+        let printed = text(&output.stderr);
+        assert_contains!(printed, "Corefile:8");
+        assert_contains!(printed, "kubernetes");
     }
     let output = check(". {\nforwrad . 192.0.2.1\n}");
     assert!(!output.status.success());
@@ -194,13 +194,13 @@ fn check_counts_and_lists_warnings() {
     let hosts = directory.path().join("hosts");
     fs::write(&hosts, "192.0.2.1 good\nbad line\n").unwrap();
     let block = |zone: &str| format!("{zone} {{\nbind 127.0.0.1\nhosts {}\n}}\n", hosts.display());
-    for (zones, said) in [
+    for (zones, expected) in [
         (&["a.example"][..], "the Corefile can be served: 1 server block, 1 zone on 1 address\n"),
         (&["a.example", "b.example"], "the Corefile can be served: 2 server blocks, 2 zones on 1 address\n"),
     ] {
         fs::write(&path, zones.iter().map(|zone| block(zone)).collect::<String>()).unwrap();
         let output = localdns(&["check", "-conf", &path.to_string_lossy()]);
-        assert_eq!(text(&output.stdout), said);
+        assert_eq!(text(&output.stdout), expected);
         assert_eq!(text(&output.stderr).matches("line 2").count(), 1, "{}", text(&output.stderr));
     }
 }
@@ -221,7 +221,7 @@ fn check_warns_of_unusable_weights() {
     let [path, weights] = ["Corefile", "weights"].map(|name| directory.path().join(name));
     let line = format!("loadbalance weighted {}", weights.display());
     fs::write(&path, format!(". {{\nbind 127.0.0.1\n{line}\nwhoami\n}}\n")).unwrap();
-    for (content, told) in [
+    for (content, expected) in [
         (None, "weights: No such file or directory (os error 2); every address weighs 1"),
         (
             Some("www.example.org\n10.1.0.0\n"),
@@ -234,13 +234,13 @@ fn check_warns_of_unusable_weights() {
         }
         let output = localdns(&["check", "-conf", &path.to_string_lossy()]);
         assert!(output.status.success());
-        let said = text(&output.stderr) + &text(&output.stdout);
+        let printed = text(&output.stderr) + &text(&output.stdout);
         assert_eq!(
-            said.matches("cannot use the weight file").count(),
-            usize::from(!told.is_empty()),
-            "{said}"
+            printed.matches("cannot use the weight file").count(),
+            usize::from(!expected.is_empty()),
+            "{printed}"
         );
-        assert_contains!(said, told);
+        assert_contains!(printed, expected);
     }
 }
 
@@ -346,7 +346,7 @@ fn ipv6_link_local_in_each_form() {
     });
 }
 
-/// It stays.
+/// A missing link-local address of IPv6 is added and stays.
 #[test]
 fn missing_ipv6_link_local_is_added() {
     isolated(|| {

@@ -69,8 +69,8 @@ fn hanging_files_delay_no_other() {
             publish(&remote.join(zone), hosts(zone, 2));
             sees(zone, 2, SOON);
         }
-        let told = server.log_lines().iter().filter(|line| line.contains("remote/")).count();
-        assert_eq!(told, 4, "each is told once:\n{}", server.log_text());
+        let reports = server.log_lines().iter().filter(|line| line.contains("remote/")).count();
+        assert_eq!(reports, 4, "each is told once:\n{}", server.log_text());
     });
 }
 

@@ -12,35 +12,38 @@ fn both_image_recipes_agree() {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
     let containerfile = fs::read_to_string(deploy.join("Containerfile")).expect("it is there");
     let (config, mut files) = built(&deploy);
-    let said = |word: &str| -> Vec<&str> {
+    let instructions = |word: &str| -> Vec<&str> {
         let start = format!("{word} ");
         containerfile.lines().filter_map(|line| line.strip_prefix(&start)).collect()
     };
     let list = |word: &str| -> Value {
-        let [list] = said(word)[..] else { panic!("one line of {word}") };
+        let [list] = instructions(word)[..] else { panic!("one line of {word}") };
         serde_json::from_str(list).expect("a list")
     };
-    assert_eq!(said("FROM"), ["scratch"]);
+    assert_eq!(instructions("FROM"), ["scratch"]);
     let ports: serde_json::Map<_, _> =
-        said("EXPOSE").concat().split(' ').map(|port| (port.to_owned(), json!({}))).collect();
+        instructions("EXPOSE").concat().split(' ').map(|port| (port.to_owned(), json!({}))).collect();
     let mut expected = json!({
         "Entrypoint": list("ENTRYPOINT"),
         "Cmd": list("CMD"),
         "ExposedPorts": ports,
-        "WorkingDir": said("WORKDIR").last(),
+        "WorkingDir": instructions("WORKDIR").last(),
     });
     // root, unless a recipe sets another user.
-    if let [user] = said("USER")[..] {
+    if let [user] = instructions("USER")[..] {
         expected["User"] = user.into();
     }
-    if let [_, ..] = said("ENV")[..] {
-        expected["Env"] = said("ENV").into();
+    if let [_, ..] = instructions("ENV")[..] {
+        expected["Env"] = instructions("ENV").into();
     }
     assert_eq!(config["config"], expected);
     // Each directory is created with its parents.
-    let mut wanted: Vec<_> =
-        said("COPY").iter().filter_map(|line| line.split(' ').next_back()).map(PathBuf::from).collect();
-    for directory in said("WORKDIR") {
+    let mut wanted: Vec<_> = instructions("COPY")
+        .iter()
+        .filter_map(|line| line.split(' ').next_back())
+        .map(PathBuf::from)
+        .collect();
+    for directory in instructions("WORKDIR") {
         wanted.extend(Path::new(directory).ancestors().map(Path::to_owned));
     }
     for list in [&mut wanted, &mut files] {

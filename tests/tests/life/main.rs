@@ -46,9 +46,9 @@ fn text(octets: &[u8]) -> String {
 }
 
 fn assert_one_line(output: &Output, words: &[&str]) {
-    let said = text(&output.stderr);
-    assert!(said.lines().count() <= 2, "told at length:\n{said}");
+    let printed = text(&output.stderr);
+    assert!(printed.lines().count() <= 2, "told at length:\n{printed}");
     for word in words {
-        assert_contains!(said, word);
+        assert_contains!(printed, word);
     }
 }

@@ -121,12 +121,12 @@ fn deb_life_cycle() {
         let deb = PathBuf::from(PLACE).join("localdns.deb");
         fs::copy(path_of(&packages, "_amd64.deb"), &deb).expect("there is room");
         dpkg(&["-i", &word(&deb)]);
-        a_newer_program_takes_the_place_of_what_runs(&systemd, |version| {
+        newer_program_replaces_the_running(&systemd, |version| {
             let newer = newer(&deb, version);
             dpkg(&["--force-confdef", "-i", &word(&newer.1)]);
         });
         dpkg(&["-r", "localdns"]);
-        nobody_is_left(&systemd);
+        nothing_is_left(&systemd);
         assert_eq!(fs::read_to_string("/etc/localdns/Corefile").expect("it is there"), COREFILE);
         dpkg(&["-P", "localdns"]);
         assert!(!Path::new("/etc/localdns").exists());
@@ -155,14 +155,14 @@ pub(super) fn inside(systemd: &Systemd, program: &str, args: &[&str]) -> String 
     let mut command = systemd.inside(program);
     command.args(args);
     let done = output(command, PATIENCE);
-    let said = text(&done.stdout) + &text(&done.stderr);
-    assert!(done.status.success(), "{program} {args:?}: {said}");
-    said
+    let printed = text(&done.stdout) + &text(&done.stderr);
+    assert!(done.status.success(), "{program} {args:?}: {printed}");
+    printed
 }
 
 /// After an installation nothing runs; each server's unit starts, and after an upgrade a new
 /// process of it answers from the operator's Corefile.
-pub(super) fn a_newer_program_takes_the_place_of_what_runs(systemd: &Systemd, upgrade: impl Fn(&str)) {
+pub(super) fn newer_program_replaces_the_running(systemd: &Systemd, upgrade: impl Fn(&str)) {
     fs::write("/etc/localdns/Corefile", COREFILE).expect("it is there");
     for (unit, other, version) in
         [("localdns", "localdns-node", "9.9.8"), ("localdns-node", "localdns", "9.9.9")]
@@ -183,7 +183,7 @@ pub(super) fn a_newer_program_takes_the_place_of_what_runs(systemd: &Systemd, up
 }
 
 /// Asserts that no server, address or rule is left.
-pub(super) fn nobody_is_left(systemd: &Systemd) {
+pub(super) fn nothing_is_left(systemd: &Systemd) {
     for unit in ["localdns", "localdns-node"] {
         assert_eq!(systemd.show(unit, "ActiveState"), ["inactive"], "{unit}");
     }
@@ -199,7 +199,7 @@ fn answers() {
     assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"]);
 }
 
-/// The program serves.
+/// The image has one layer with one program, which serves.
 #[test]
 fn image_has_one_layer_and_program() {
     isolated(|| {

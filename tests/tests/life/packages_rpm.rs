@@ -8,8 +8,8 @@ use std::process::Command;
 use tests::{Systemd, isolated, output, tempdir, tool};
 
 use super::packages::{
-    COREFILE, PATIENCE, PLACE, a_newer_program_takes_the_place_of_what_runs, boot, inside, nobody_is_left,
-    packages, path_of, word,
+    COREFILE, PATIENCE, PLACE, boot, inside, newer_program_replaces_the_running, nothing_is_left, packages,
+    path_of, word,
 };
 use super::text;
 
@@ -36,7 +36,7 @@ fn rpm_life_cycle() {
             "755 /usr/bin/localdns\n644 /usr/lib/systemd/system/localdns-node.service\n644 /etc/localdns/Corefile\n"
         );
         assert_eq!(rpm(&systemd, &["-q", "--qf", "%{VERSION}\n", "localdns"]), "0.1.0\n");
-        a_newer_program_takes_the_place_of_what_runs(&systemd, |version| {
+        newer_program_replaces_the_running(&systemd, |version| {
             let newer = newer(&packages, version);
             rpm(&systemd, &["--nodeps", "-U", &word(&newer)]);
             assert_eq!(rpm(&systemd, &["-q", "--qf", "%{VERSION}\n", "localdns"]), format!("{version}\n"));
@@ -45,7 +45,7 @@ fn rpm_life_cycle() {
         });
         let files = rpm(&systemd, &["-ql", "localdns"]);
         rpm(&systemd, &["-e", "localdns"]);
-        nobody_is_left(&systemd);
+        nothing_is_left(&systemd);
         for file in files.lines() {
             let gone = inside(&systemd, "sh", &["-ec", &format!("test ! -f {file} || echo {file}")]);
             assert_eq!(gone, "", "it is left");

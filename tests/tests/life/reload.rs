@@ -28,9 +28,9 @@ fn signals_end_it_or_reload_it() {
             dns.sees(&format!("192.0.2.{last}"));
         }
         dns.server.wait_for_lines("Reloading complete", 2, Duration::from_secs(2));
-        let told: Vec<String> = dns.server.wait_for_lines("Reloading", 6, Duration::from_secs(2));
+        let lines: Vec<String> = dns.server.wait_for_lines("Reloading", 6, Duration::from_secs(2));
         let by = format!("[INFO] SIG{signal}: Reloading");
-        assert_eq!(told, [&*by, "[INFO] Reloading", "[INFO] Reloading complete"].repeat(2), "{signal}");
+        assert_eq!(lines, [&*by, "[INFO] Reloading", "[INFO] Reloading complete"].repeat(2), "{signal}");
     }
 }
 
@@ -50,17 +50,17 @@ fn log_of_a_run_matches_coredns() {
     server.signal("INT");
     server.wait(Duration::from_secs(10));
     let hash = "Running configuration SHA512 = ";
-    let told = server.log_lines();
-    let told: Vec<_> = told
+    let lines = server.log_lines();
+    let lines: Vec<_> = lines
         .iter()
         .filter(|line| line.starts_with('[') || line.contains(" on "))
         .map(|line| line.split_once(hash).map_or(line.as_str(), |(start, _)| start))
         .collect();
     let zone = |zone: &str| format!("{zone}:{} on {ip}", port());
     let place = format!("{}:5:1: unknown directive \"nonsense\"; ", server.path("Corefile").display());
-    let mend = "`localdns -plugins` lists those that are served";
+    let remedy = "`localdns -plugins` lists those that are served";
     assert_eq!(
-        told,
+        lines,
         [
             zone(".").as_str(),
             &zone("a.example."),
@@ -71,8 +71,8 @@ fn log_of_a_run_matches_coredns() {
             "[INFO] plugin/reload: ",
             "[INFO] Reloading complete",
             "[INFO] Reloading",
-            &format!("[ERROR] Restart failed: {place}{mend}"),
-            &format!("[ERROR] plugin/reload: Corefile changed but reload failed: {place}{mend}"),
+            &format!("[ERROR] Restart failed: {place}{remedy}"),
+            &format!("[ERROR] plugin/reload: Corefile changed but reload failed: {place}{remedy}"),
             "[INFO] SIGINT: Shutting down",
         ]
     );
@@ -91,7 +91,7 @@ fn unservable_corefile_is_tried_once() {
     assert_eq!(server.log_lines().iter().filter(|line| line.contains("Restart failed")).count(), 1);
 }
 
-/// Until one succeeds.
+/// `status` gives the cause of a failed reload until one succeeds.
 #[test]
 fn status_explains_a_failed_reload() {
     let ip = fresh_ip();
@@ -108,8 +108,8 @@ fn status_explains_a_failed_reload() {
     assert_eq!((status()["reload_failed"].clone(), &*printed()), (Value::Null, "no names are refreshed\n"));
     // The page is cached for 250 ms.
     let becomes = |failed: bool| {
-        let told = || Some(status()["reload_failed"].clone()).filter(|told| told.is_null() != failed);
-        eventually("the reload's end", Duration::from_secs(10), told)
+        let cause = || Some(status()["reload_failed"].clone()).filter(|cause| cause.is_null() != failed);
+        eventually("the reload's end", Duration::from_secs(10), cause)
     };
 
     server.write_corefile(&corefile("nonsense\n"));
@@ -131,10 +131,10 @@ fn status_explains_a_failed_reload() {
     assert_eq!(printed(), "no names are refreshed\n");
 }
 
-/// On both streams.
+/// Every line of a JSON log is an object, on both streams.
 #[test]
 fn json_log_lines_are_objects() {
-    let is_told = |line: &str, level: &str| {
+    let is_level = |line: &str, level: &str| {
         let object: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
         assert!(object["time"].is_string() && object["level"].is_string(), "{line}");
         assert!(!object["msg"].as_str().expect("a message").contains('\n'), "{line}");
@@ -149,16 +149,16 @@ fn json_log_lines_are_objects() {
     server.signal("HUP");
     server.wait_for_log("Restart failed", Duration::from_secs(10));
     assert!(server.stop().success());
-    let errors = server.log_lines().iter().filter(|line| is_told(line, "ERROR")).count();
+    let errors = server.log_lines().iter().filter(|line| is_level(line, "ERROR")).count();
     assert_eq!(errors, 2, "the query's and the reload's: {}", server.log_text());
     for (corefile, options) in [
         (".:53 {\nnonsense\n}", json()),
         ("", json().args(["-bogus"])),
         (".:53 {\nbind 192.0.2.1\nwhoami\n}", json()),
     ] {
-        let said = Server::expect_failure(corefile, options);
-        let said = String::from_utf8(said.stderr).unwrap();
-        assert!(said.lines().count() == 1 && is_told(said.trim_end(), "FATAL"), "{said}");
+        let printed = Server::expect_failure(corefile, options);
+        let printed = String::from_utf8(printed.stderr).unwrap();
+        assert!(printed.lines().count() == 1 && is_level(printed.trim_end(), "FATAL"), "{printed}");
     }
 }
 
@@ -334,7 +334,7 @@ fn a_reload_opens_and_closes_listeners() {
     eventually("the descriptors as before", Duration::from_secs(5), || (server.fds() <= fds).then_some(()));
 }
 
-/// For ten seconds: log lines are lost, no query.
+/// A log reader that stalls for ten seconds costs lines, but no query.
 #[test]
 fn stalled_log_reader_costs_no_query() {
     steadily(|| {
@@ -368,7 +368,7 @@ fn stalled_log_reader_costs_no_query() {
     });
 }
 
-/// It is answered.
+/// A query in flight at a stop is answered.
 #[test]
 fn query_in_flight_at_a_stop() {
     let upstream = Upstream::start(fresh_ip(), |asked| {

@@ -48,7 +48,7 @@ const LINES: &[&str] = &[
 ];
 
 /// Whether a text contains a piece of the token.
-fn tells(text: &str) -> bool {
+fn shows_secret(text: &str) -> bool {
     PIECES.iter().any(|piece| text.contains(piece))
 }
 
@@ -66,7 +66,7 @@ fn failed_reload_prints_no_variable() {
         let log = server.wait_for_lines("Restart failed: ", failed, PATIENCE);
         let (first, at) = (log.last().unwrap(), "Corefile:");
         assert_contains!(first, at);
-        assert!(!tells(&server.log_text()), "{lines:?}: {}", server.log_text());
+        assert!(!shows_secret(&server.log_text()), "{lines:?}: {}", server.log_text());
         let page = |path: &str| http_get((ip, 9153).into(), path).unwrap().1;
         let status: Value = serde_json::from_str(&page("/status")).unwrap();
         let error =
@@ -75,14 +75,14 @@ fn failed_reload_prints_no_variable() {
         let expected = [lines.split_whitespace().next().unwrap(), "TOKEN"];
         assert!(!error.contains(expected[1]) && error.lines().count() == 1, "{lines:?}: {error}");
         for path in ["/status", "/metrics"] {
-            assert!(!tells(&page(path)), "{lines:?}: {path}");
+            assert!(!shows_secret(&page(path)), "{lines:?}: {path}");
         }
         // The status socket gives the full error of the log.
         let printed = super::localdns(&["status", "-status", &socket.to_string_lossy()]);
         let printed = text(&printed.stdout);
-        let told = first.split_once("Restart failed: ").unwrap().1;
-        assert_contains!(printed, format!("the previous configuration is in use: {told}"));
-        assert!(!tells(&printed), "{lines:?}: {printed}");
+        let cause = first.split_once("Restart failed: ").unwrap().1;
+        assert_contains!(printed, format!("the previous configuration is in use: {cause}"));
+        assert!(!shows_secret(&printed), "{lines:?}: {printed}");
     }
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
 }
@@ -93,9 +93,9 @@ fn errors_show_variables_unexpanded() {
     let file = directory.path().join("Corefile");
     for lines in LINES {
         fs::write(&file, format!(".:5399 {{\n{lines}\n}}\n")).unwrap();
-        let said = check(&file);
-        assert!(!tells(&said), "{lines:?}: {said}");
-        assert_contains!(said, "TOKEN");
+        let printed = check(&file);
+        assert!(!shows_secret(&printed), "{lines:?}: {printed}");
+        assert_contains!(printed, "TOKEN");
     }
     for (lines, shown) in [
         (
@@ -147,8 +147,8 @@ fn non_corefile_is_not_shown() {
                 ("a pattern", format!(".:5399 {{\nimport {}/f*\n}}\n", place.path().display())),
             ] {
                 fs::write(&corefile, around).unwrap();
-                let said = check(&corefile);
-                assert!(!tells(&said), "{content:?} in {form}: {said}");
+                let printed = check(&corefile);
+                assert!(!shows_secret(&printed), "{content:?} in {form}: {printed}");
             }
         }
     }
@@ -190,12 +190,12 @@ fn imports_from_outside_the_directory() {
         ("link", Some("imports itself")),
     ] {
         fs::write(&corefile, format!(".:5399 {{\nimport {target}\n}}\n")).unwrap();
-        let said = check(&corefile);
+        let printed = check(&corefile);
         match expected {
-            None => assert_contains!(said, "the Corefile can be served"),
-            Some(error) => assert_contains!(said, error),
+            None => assert_contains!(printed, "the Corefile can be served"),
+            Some(error) => assert_contains!(printed, error),
         }
-        assert!(!tells(&said), "{target}: {said}");
+        assert!(!shows_secret(&printed), "{target}: {printed}");
     }
     // A link in the directory is followed; imports in its target are relative to the link.
     fs::write(&corefile, ".:5399 {\nimport good\n}\n").unwrap();
@@ -206,8 +206,8 @@ fn imports_from_outside_the_directory() {
 fn check(corefile: &Path) -> String {
     let mut command = Command::new(binary());
     command.args(["check", "-conf"]).arg(corefile).env("TOKEN", TOKEN);
-    let said = output(command, PATIENCE);
-    text(&said.stderr) + &text(&said.stdout)
+    let printed = output(command, PATIENCE);
+    text(&printed.stderr) + &text(&printed.stdout)
 }
 
 /// The socket exists by default, and `status` tries it before the HTTP pages.
@@ -235,8 +235,8 @@ fn status_asks_the_socket_first() {
             (&["status", "-conf", &other.display().to_string()], "unknown directive; did you mean"),
             (&["status", "-status", "127.0.0.1:9153"], "unknown directive; did you mean"),
         ] {
-            let said = super::localdns(args);
-            assert_contains!(text(&said.stdout) + &text(&said.stderr), error);
+            let printed = super::localdns(args);
+            assert_contains!(text(&printed.stdout) + &text(&printed.stderr), error);
         }
         drop(server);
         // A new server replaces a killed server's socket.

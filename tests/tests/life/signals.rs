@@ -146,12 +146,12 @@ fn unreadable_system_authorities() {
     let mut server = Server::start_with(&serving(at, "whoami"), options);
     server.write_corefile(&serving(at, "forward . tls://192.0.2.53"));
     server.signal("USR1");
-    let told = server.wait_for_log("Restart failed: ", Duration::from_secs(10));
-    assert!(told.contains("authorities: no data after 5 s"), "{told}");
+    let message = server.wait_for_log("Restart failed: ", Duration::from_secs(10));
+    assert!(message.contains("authorities: no data after 5 s"), "{message}");
     // The first read still blocks, so that the second fails at once.
     server.signal("USR1");
-    let told = server.wait_for_lines("Restart failed: ", 2, Duration::from_secs(3)).pop().unwrap();
-    assert!(told.contains("authorities: an earlier read is still blocked"), "{told}");
+    let message = server.wait_for_lines("Restart failed: ", 2, Duration::from_secs(3)).pop().unwrap();
+    assert!(message.contains("authorities: an earlier read is still blocked"), "{message}");
     assert_eq!(Ask::new("x.example", "A").of(at).short(), ["192.0.2.1"]);
     server.signal("TERM");
     assert_eq!(server.wait(Duration::from_secs(2)).code(), Some(0));
@@ -201,19 +201,22 @@ fn pipe_in_place_of_a_file() {
         server.signal("USR1");
         server.wait_for_lines("Restart failed: ", n, Duration::from_secs(5)).pop().unwrap()
     };
-    let told = refused(1);
-    assert!(told.contains("upstreams") && told.contains("expected a file, found a pipe"), "{told}");
+    let message = refused(1);
+    assert!(message.contains("upstreams") && message.contains("expected a file, found a pipe"), "{message}");
     hosts_are_followed();
     pipe(&cert);
     server.write_corefile(&with(&format!("tls://192.0.2.53 {{\ntls {}\n}}", cert.display())));
-    let told = refused(2);
-    assert!(told.contains("ca.pem") && told.contains("expected a file, found a pipe"), "{told}");
+    let message = refused(2);
+    assert!(message.contains("ca.pem") && message.contains("expected a file, found a pipe"), "{message}");
     server.write_corefile(&with("/dev/zero"));
-    let told = refused(3);
-    assert!(told.contains("/dev/zero") && told.contains("expected a file, found a device"), "{told}");
+    let message = refused(3);
+    assert!(
+        message.contains("/dev/zero") && message.contains("expected a file, found a device"),
+        "{message}"
+    );
     pipe(&server.path("Corefile"));
-    let told = refused(4);
-    assert!(told.contains("Corefile") && told.contains("expected a file, found a pipe"), "{told}");
+    let message = refused(4);
+    assert!(message.contains("Corefile") && message.contains("expected a file, found a pipe"), "{message}");
     hosts_are_followed();
     server.signal("TERM");
     assert_eq!(server.wait(Duration::from_secs(2)).code(), Some(0));

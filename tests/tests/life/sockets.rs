@@ -18,13 +18,13 @@ fn listening(at: SocketAddr) -> usize {
 
 /// The kernel returns its table in pieces while other sockets are opened and closed: repeats until
 /// the number is right.
-fn comes_to(at: SocketAddr, wanted: usize, when: &str) {
+fn until_sockets(at: SocketAddr, wanted: usize, when: &str) {
     eventually(&format!("{wanted} sockets {when}"), Duration::from_secs(5), || {
         (listening(at) == wanted).then_some(())
     });
 }
 
-/// Over reloads; no query is lost.
+/// The number of sockets follows `multisocket` over reloads, and no query is lost.
 #[test]
 fn sockets_follow_multisocket() {
     // Misses take longer than a reload: their clients' sockets are closed meanwhile.
@@ -43,7 +43,7 @@ fn sockets_follow_multisocket() {
         };
         let mut server = Server::start(&corefile(numbers[0], &[ip]));
         let at = SocketAddr::from((ip, port));
-        comes_to(at, numbers[0], "at the start");
+        until_sockets(at, numbers[0], "at the start");
         // From several ports, so that every socket has clients.
         let streams: Vec<Stream> = (0..12)
             .map(|stream| {
@@ -69,7 +69,7 @@ fn sockets_follow_multisocket() {
             // Each worker keeps one socket for its replies.
             let bound = numbers[0].max(*n);
             for ip in binds {
-                comes_to((*ip, port).into(), bound, &format!("of {numbers:?}: reload {reload} to {n}"));
+                until_sockets((*ip, port).into(), bound, &format!("of {numbers:?}: reload {reload} to {n}"));
             }
         }
         let mut sent = 0;
@@ -81,7 +81,7 @@ fn sockets_follow_multisocket() {
         println!("{numbers:?}: {sent} queries over 20 reloads");
         assert!(!server.log_text().contains("multisocket"), "{}", server.log_text());
         // The last number equals the first.
-        comes_to(at, numbers[0], "at the end");
+        until_sockets(at, numbers[0], "at the end");
         assert!(server.stop().success());
     }
 }
@@ -96,7 +96,7 @@ fn waiting_ports(table: &str, state: &str) -> Vec<u16> {
     rows.map(|row| port(row).expect("an address and a port")).collect()
 }
 
-/// For all addresses.
+/// Port 0 becomes one port for all addresses.
 #[test]
 fn port_0_is_one_port() {
     isolated(|| {

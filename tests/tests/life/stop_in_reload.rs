@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tests::{Action, Ask, Connection, Message, Server, Upstream, fresh_ip, port, tempdir};
 
-/// No query is lost.
+/// No query is lost over two hundred stops during a reload.
 #[test]
 fn two_hundred_stops_during_reloads() {
     tests::steadily(two_hundred_ends);
@@ -35,7 +35,7 @@ fn two_hundred_ends() {
     let ends: Vec<End> = lanes.into_iter().flat_map(|lane| lane.join().expect("no round fails")).collect();
     assert_eq!(ends.len(), 200);
     let in_the_midst = ends.iter().filter(|end| **end == End::Midst).count();
-    tests::tell(&format!("measured: {in_the_midst} of 200 ends came before the end of the reload"));
+    tests::report(&format!("measured: {in_the_midst} of 200 ends came before the end of the reload"));
     assert!(in_the_midst > 0, "none came before the end of the reload");
     assert!(ends.contains(&End::After), "and some when it was over");
 }
@@ -78,22 +78,22 @@ fn round(n: usize, hosts: &str, upstream: &str) -> End {
     }
     let ends = tests::now();
     server.signal("TERM");
-    let told = |what: &str| panic!("round {n}: {what}\n{}", server.log_text());
+    let fail = |what: &str| panic!("round {n}: {what}\n{}", server.log_text());
     let mut left: Vec<u16> = (0..8).collect();
     while !left.is_empty() {
         let mut reply = [0; 512];
-        let Ok(length) = client.recv(&mut reply) else { told(&format!("no answer to {left:?}")) };
+        let Ok(length) = client.recv(&mut reply) else { fail(&format!("no answer to {left:?}")) };
         let message = Message::decode(&reply[..length]).expect("a message");
         let id = message.id;
         let wanted = if id < 6 { "192.0.2.1" } else { "192.0.2.2" };
         if message.answers.first().is_none_or(|record| record.data != wanted) {
-            told(&format!("{id}: {message:?}"));
+            fail(&format!("{id}: {message:?}"));
         }
         left.retain(|other| *other != id);
     }
     match stream.message() {
         Ok(message) if message.answers.first().is_some_and(|record| record.data == "192.0.2.1") => {}
-        other => told(&format!("over TCP: {other:?}")),
+        other => fail(&format!("over TCP: {other:?}")),
     }
     assert_eq!(server.wait(PATIENCE).code(), Some(0), "round {n}: {}", server.log_text());
     let took = ends.elapsed();

@@ -9,13 +9,13 @@ use tests::{
     publish, skip, tempdir,
 };
 
-/// No query is lost.
+/// No query is lost over reloads and replaced hosts files.
 #[test]
 fn reloads_and_hosts_swaps() {
     reloads_and_swaps(25, 100, 3_000.0);
 }
 
-/// No query is lost.
+/// No query is lost over a thousand reloads and ten thousand replaced hosts files.
 #[test]
 #[ignore = "takes minutes: a thousand reloads and ten thousand hosts swaps"]
 fn thousand_reloads_ten_thousand_swaps() {

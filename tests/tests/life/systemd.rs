@@ -162,7 +162,7 @@ fn node_unit_restart_and_stop() {
     });
 }
 
-/// When it notifies systemd.
+/// A script that starts the server is ready when the server notifies systemd.
 #[test]
 fn script_started_server_is_ready() {
     isolated(|| {
@@ -265,9 +265,9 @@ fn unit_with_its_own_user() {
             let pid = systemd.main_pid("localdns");
             let mut id = systemd.inside("sh");
             id.args(["-c", &format!("stat -c %u /proc/{pid}; cat /run/localdns-server/pid")]);
-            let said = String::from_utf8(output(id, PATIENCE).stdout).unwrap();
-            let (uid, own) = said.trim().split_once('\n').unwrap();
-            assert!(uid.parse::<u32>().unwrap() > 60_000, "{said}");
+            let id_output = String::from_utf8(output(id, PATIENCE).stdout).unwrap();
+            let (uid, own) = id_output.trim().split_once('\n').unwrap();
+            assert!(uid.parse::<u32>().unwrap() > 60_000, "{id_output}");
             assert_eq!(own, pid);
             match signal {
                 "TERM" => systemd.ctl(&["restart", "localdns"]),

@@ -90,8 +90,8 @@ fn values_of_variables_are_printed_nowhere() {
         let run = |args: &[&str]| {
             let mut command = Command::new(binary());
             command.args(args).arg("-conf").arg(&file).envs(variables);
-            let said = output(command, PATIENCE);
-            (said.status.success(), text(&said.stdout) + &text(&said.stderr))
+            let output = output(command, PATIENCE);
+            (output.status.success(), text(&output.stdout) + &text(&output.stderr))
         };
         let (is_valid, checked) = run(&["check"]);
         let explained = run(&["explain", "q.example", "A"]).1;
@@ -122,8 +122,8 @@ fn values_of_variables_are_printed_nowhere() {
             let failed = Server::expect_failure(&corefile, options);
             printed.push(("start", text(&failed.stdout) + &text(&failed.stderr)));
         }
-        for (place, said) in printed {
-            let found = said.lines().find(|line| line.contains(SECRET));
+        for (place, text) in printed {
+            let found = text.lines().find(|line| line.contains(SECRET));
             leaks.extend(found.map(|line| format!("{place} of {corefile}{line}")));
         }
     }

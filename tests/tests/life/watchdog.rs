@@ -15,7 +15,7 @@ use tests::{
 
 use super::text;
 
-/// When the server serves and when it ends.
+/// systemd is notified when the server serves and when it ends.
 #[test]
 fn systemd_is_notified() {
     steadily(|| {
@@ -75,7 +75,7 @@ fn no_notification_without_systemd() {
     }
 }
 
-/// Whatever the log settings are.
+/// A server that systemd started notifies it, whatever the variables are.
 #[test]
 fn notification_under_systemd() {
     let ip = fresh_ip();
@@ -134,7 +134,7 @@ fn counted(metrics: &Metrics) -> BTreeMap<String, f64> {
     ours.map(|(name, labels, value)| (format!("{name} {labels:?}"), value)).collect()
 }
 
-/// One of two.
+/// Pings cease while one worker of two is stuck.
 #[test]
 fn no_pings_with_a_stuck_worker() {
     pings_cease("no_pings_with_a_stuck_worker", (fresh_ip(), port()).into());
@@ -361,11 +361,11 @@ impl Notify {
     }
 
     fn wait_for(&self, part: &str) {
-        let mut said = String::new();
-        while !said.contains(part) {
+        let mut sent = String::new();
+        while !sent.contains(part) {
             let next = self.next(Duration::from_secs(5));
-            said.push_str(&next.unwrap_or_else(|| panic!("no {part}: {said}")));
-            said.push('\n');
+            sent.push_str(&next.unwrap_or_else(|| panic!("no {part}: {sent}")));
+            sent.push('\n');
         }
     }
 

@@ -14,7 +14,7 @@ use tests::{
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Without a reply.
+/// A message that is no query gets no reply.
 #[test]
 fn non_queries_are_dropped() {
     let dns = Dns::start();
@@ -97,7 +97,7 @@ fn edns_of_another_version_is_badvers() {
     }
 }
 
-/// Whatever the upstream's reply has.
+/// A query with an OPT gets one back, whatever the upstream's reply has.
 #[test]
 fn opt_is_answered_with_an_opt() {
     const QUERY: u16 = 0x0100;
@@ -141,7 +141,7 @@ fn opt_is_answered_with_an_opt() {
     assert_eq!(upstream.total(), 0, "none of it goes upstream");
 }
 
-/// And never forwarded.
+/// Zone transfers are refused and never forwarded.
 #[test]
 fn zone_transfers_are_refused() {
     let dns = Dns::start();
@@ -225,7 +225,7 @@ fn the_longest_zone_answers() {
     }
 }
 
-/// It is that of the query.
+/// Answers of every source have the case of the query.
 #[test]
 fn question_case_from_every_source() {
     let dns = Dns::start();

@@ -24,7 +24,7 @@ fn hundred_queries_on_one_connection() {
     }
 }
 
-/// On its connection.
+/// A slow answer does not delay the next one on its connection.
 #[test]
 fn slow_answer_delays_no_other() {
     let dns = Dns::start();
@@ -37,7 +37,7 @@ fn slow_answer_delays_no_other() {
     }
 }
 
-/// After it has finished sending.
+/// A client that has finished sending still gets its answers.
 #[test]
 fn half_closed_client_gets_answers() {
     let dns = Dns::start();
@@ -73,7 +73,7 @@ fn segmentation_of_queries() {
     }
 }
 
-/// After its last permitted query, whatever else has arrived.
+/// A connection ends by FIN after its last permitted query, whatever else has arrived.
 #[test]
 fn exhausted_connection_ends_by_fin() {
     let over = Transports::fresh();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Socket, Type};
 use tests::{
     Ask, Connection, Message, Server, StreamCounts, ask, eventually, flood, isolated, isolated_steadily, now,
-    run, signal, skip, tell, tempdir, tool,
+    report, run, signal, skip, tempdir, tool,
 };
 
 use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, POD, US, until_ready, within, within_scope};
@@ -99,8 +99,8 @@ fn removed_parts_are_restored() {
             });
         }
         assert_eq!(put_back(), Some(changes.len() as f64), "each once");
-        let said = status(&server, 0);
-        assert!(said.starts_with("rules     in place\n"), "{said}");
+        let printed = status(&server, 0);
+        assert!(printed.starts_with("rules     in place\n"), "{printed}");
         run("ip", &["addr", "del", "10.96.0.20/32", "dev", "localdns"]);
         let back = || run("ip", &["addr", "show", "to", "10.96.0.20"]).contains("localdns");
         eventually("the address is back", Duration::from_secs(2), || back().then_some(()));
@@ -123,24 +123,25 @@ fn table_owned_by_another_is_reported() {
         let lab = Lab::new();
         let (mut other, typed) = anothers_table();
         let directory = tempdir();
-        let told = UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
-        told.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
+        let notifications =
+            UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
+        notifications.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
         let server = lab.serve_with(|options| {
             options
                 .env("NOTIFY_SOCKET", &directory.path().join("notify").to_string_lossy())
                 .export("SYSTEMD_EXEC_PID", "$$")
         });
-        until_ready(&told);
+        until_ready(&notifications);
         server.wait_for_log(
             "cannot add the rules: clients get no answer once this server dies: add table localdns: not permitted: CAP_NET_ADMIN is missing, or another process owns a table of this name",
             Duration::from_secs(5),
         );
-        let said = status(&server, 1);
+        let printed = status(&server, 1);
         for line in [
             "rules     the table inet localdns is not the server's; its note says why\n",
             "note      cannot add the rules: clients get no answer once this server dies: add table localdns: not permitted: CAP_NET_ADMIN is missing, or another process owns a table of this name\n",
         ] {
-            assert!(said.contains(line), "{said}");
+            assert!(printed.contains(line), "{printed}");
         }
         let at = SocketAddr::from(("10.96.0.20".parse::<IpAddr>().expect("an address"), 53));
         assert_eq!(ask(at, NAME, "A").short(), [US]);
@@ -190,16 +191,16 @@ fn trial(lab: &Lab, flags: &[&'static str], seen: &Seen) {
     let mut server = lab.serve(flags);
     seen.until("the server starts", |_| US);
     let answered = seen.event("kill -9", || signal(server.pid(), "KILL"), |cell| cell.upstream);
-    told("kill -9", &answered);
+    report_times("kill -9", &answered);
     if flags.is_empty() && !run("ip", &["-d", "link", "show", "localdns"]).contains("dummy") {
         skip("never dark, with our addresses on a dummy", "this kernel makes none, and a bridge had them");
     }
     let answered = seen.event("its return", || server = lab.serve(flags), |_| US);
-    told("its return", &answered);
+    report_times("its return", &answered);
     let answered = seen.event("SIGSTOP", || signal(server.pid(), "STOP"), |cell| cell.upstream);
-    told("SIGSTOP", &answered);
+    report_times("SIGSTOP", &answered);
     let answered = seen.event("SIGCONT", || signal(server.pid(), "CONT"), |_| US);
-    told("SIGCONT", &answered);
+    report_times("SIGCONT", &answered);
     let listed = status(&server, 0);
     assert!(!listed.contains("lost 0 times"), "each lease that ended is counted: {listed}");
     assert_eq!(conntrack(&server, seen), 0, "queries that come here make no entries");
@@ -240,7 +241,7 @@ fn conntrack(server: &Server, seen: &Seen) -> usize {
             flooded.iter().for_each(StreamCounts::assert_clean);
             return entries;
         }
-        tell(&format!("measured: a lease ended meanwhile, and {entries} entries came; once more"));
+        report(&format!("measured: a lease ended meanwhile, and {entries} entries came; once more"));
     }
     panic!("a lease ended each time:\n{}", server.log_text());
 }
@@ -249,8 +250,8 @@ fn conntrack(server: &Server, seen: &Seen) -> usize {
 fn leases_lost(server: &Server) -> u64 {
     // An end is counted at the next renewal, and there is one between the two requests.
     json(server);
-    let said = json(server);
-    let addresses = said["servers"][0]["addresses"].as_array().expect("it says how it is");
+    let printed = json(server);
+    let addresses = printed["servers"][0]["addresses"].as_array().expect("it says how it is");
     addresses.iter().filter_map(|address| address["lost"].as_u64()).sum()
 }
 
@@ -411,7 +412,7 @@ impl Seen {
         while !self.over.load(Relaxed) {
             let ask = Ask::new(NAME, "A").timeout(PATIENCE);
             let asked = now();
-            let who = match &port {
+            let responder = match &port {
                 Some(port) if cell.tcp => port.ask_over_tcp(&ask, server),
                 Some(port) => port.ask(ask, server),
                 None => {
@@ -419,10 +420,11 @@ impl Seen {
                     reply.and_then(|reply| Some((*reply.short().first()?).to_owned()))
                 }
             };
-            if let Some(who) = who {
+            if let Some(responder) = responder {
                 let mut last = self.last[index].lock().expect("nobody panics with it");
-                let since = last.as_ref().filter(|(.., before)| *before == who).map_or(asked, |last| last.0);
-                *last = Some((since, asked, who));
+                let since =
+                    last.as_ref().filter(|(.., before)| *before == responder).map_or(asked, |last| last.0);
+                *last = Some((since, asked, responder));
             }
             sleep(Duration::from_millis(20));
         }
@@ -430,7 +432,7 @@ impl Seen {
 
     /// Waits until the expected server answers every cell; returns how long after `since` each
     /// cell's first such query was sent.
-    fn all(&self, what: &str, since: Instant, who: impl Fn(&Cell) -> &'static str) -> Vec<Duration> {
+    fn all(&self, what: &str, since: Instant, responder: impl Fn(&Cell) -> &'static str) -> Vec<Duration> {
         CELLS
             .iter()
             .zip(&self.last)
@@ -439,28 +441,29 @@ impl Seen {
                 let what = format!("{what}: {place} over {} at {}", cell.transport(), cell.server);
                 eventually(&what, Duration::from_secs(8), || {
                     let last = last.lock().expect("nobody panics with it").clone()?;
-                    (last.1 >= since && last.2 == who(cell)).then(|| last.0.saturating_duration_since(since))
+                    (last.1 >= since && last.2 == responder(cell))
+                        .then(|| last.0.saturating_duration_since(since))
                 })
             })
             .collect()
     }
 
-    fn until(&self, what: &str, who: impl Fn(&Cell) -> &'static str) {
-        self.all(what, now(), who);
+    fn until(&self, what: &str, responder: impl Fn(&Cell) -> &'static str) {
+        self.all(what, now(), responder);
     }
 
     fn event(
         &self,
         what: &str,
         happens: impl FnOnce(),
-        who: impl Fn(&Cell) -> &'static str,
+        responder: impl Fn(&Cell) -> &'static str,
     ) -> Vec<Duration> {
         happens();
-        self.all(what, now(), who)
+        self.all(what, now(), responder)
     }
 }
 
-fn told(what: &str, after: &[Duration]) {
+fn report_times(what: &str, after: &[Duration]) {
     let (longest, cell) = after.iter().zip(CELLS).max_by_key(|(after, _)| **after).expect("there are cells");
     let place = cell.place.unwrap_or("host");
     let transport = cell.transport();
@@ -468,7 +471,7 @@ fn told(what: &str, after: &[Duration]) {
     let mut sorted = after.to_vec();
     sorted.sort_unstable();
     let middle = sorted[sorted.len() / 2];
-    tell(&format!(
+    report(&format!(
         "measured: {what}: the right one answers after {middle:.1?}, at most {longest:.1?} ({place} over {transport} at {})",
         cell.server
     ));

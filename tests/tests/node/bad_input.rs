@@ -23,23 +23,23 @@ fn commands_without_cap_net_admin() {
         fs::write("/run/Corefile", COREFILE).expect("the test's own");
         for (words, code) in [(&["run", "-host-resolver", "none"][..], 216), (&["up"], 1)] {
             let output = powerless(&[words, &["-conf", "/run/Corefile"]].concat());
-            let told = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(code), "{words:?}: {told}");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
             assert!(
-                told.contains(
+                stderr.contains(
                     "not permitted to add 169.254.10.10 (CAP_NET_ADMIN); run: ip link add localdns"
                 ),
-                "{words:?}: {told}"
+                "{words:?}: {stderr}"
             );
             // One line, plus an indented excerpt where the error is in the Corefile.
-            assert_eq!(told.lines().filter(|line| !line.starts_with("  ")).count(), 1, "{told}");
+            assert_eq!(stderr.lines().filter(|line| !line.starts_with("  ")).count(), 1, "{stderr}");
             nothing_is_there();
         }
         let output = powerless(&["down"]);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.contains("left: the rules: ") && told.contains("CAP_NET_ADMIN"), "{told}");
-        assert_eq!(told.lines().count(), 1, "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("left: the rules: ") && stderr.contains("CAP_NET_ADMIN"), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
     });
 }
 
@@ -62,7 +62,7 @@ fn serving_without_cap_net_admin() {
         });
         manager.wait_for("READY=1", 1, PATIENCE);
         assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
-        let said = status(&server, 1);
+        let printed = status(&server, 1);
         for line in [
             "rules     none; run `localdns node up`, or start `node run`, which adds them once it answers\n",
             "leases    none held; add the rules first\n",
@@ -70,7 +70,7 @@ fn serving_without_cap_net_admin() {
             "not permitted: CAP_NET_ADMIN is missing, or another process owns a table of this name\n",
             "note      queries to 10.96.0.20 do not arrive here: ",
         ] {
-            assert!(said.contains(line), "{line}\n{said}");
+            assert!(printed.contains(line), "{line}\n{printed}");
         }
     });
 }
@@ -95,29 +95,29 @@ fn failed_commands_name_their_cause() {
             "/proc/no.pid",
         ]);
         let output = tests::output(run, PATIENCE);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(216), "{told}");
-        assert!(told.contains("cannot write the pidfile /proc/no.pid: "), "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(216), "{stderr}");
+        assert!(stderr.contains("cannot write the pidfile /proc/no.pid: "), "{stderr}");
         nothing_is_there();
         let server = lab.serve(&["-host-resolver", "none"]);
         ready(&server);
         let mut status = Command::new("setpriv");
         status.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(tests::binary());
         status.args(["node", "status", "-conf", "/run/Corefile"]);
-        let said = tests::output(status, PATIENCE);
-        let said = String::from_utf8_lossy(&said.stdout);
-        let told = format!(
+        let printed = tests::output(status, PATIENCE);
+        let printed = String::from_utf8_lossy(&printed.stdout);
+        let expected = format!(
             "process {} reports its status only to root and to its own user; run this as one of them\n",
             server.pid()
         );
-        assert!(said.contains(&told), "{said}");
+        assert!(printed.contains(&expected), "{printed}");
         server.signal("STOP");
-        let said = node(&server, &["down"], 1);
-        let told = format!(
+        let printed = node(&server, &["down"], 1);
+        let expected = format!(
             "does not release its leases: it has not answered within 1 s; if it hangs, `kill -9 {}`, and run `localdns node down` again",
             server.pid()
         );
-        assert!(said.contains(&told), "{said}");
+        assert!(printed.contains(&expected), "{printed}");
     });
 }
 
@@ -136,13 +136,13 @@ fn second_server_is_refused() {
         let mut second = Command::new(tests::binary());
         second.args(["node", "run", "-conf"]).arg(first.path("Corefile"));
         let output = tests::output(second, PATIENCE);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(216), "{told}");
-        assert!(told.contains(&first.pid().to_string()), "{told}");
-        assert_eq!(told.lines().count(), 1, "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(216), "{stderr}");
+        assert!(stderr.contains(&first.pid().to_string()), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
         assert_eq!(rules(), before);
-        let said = status(&first, 0);
-        assert!(said.contains(&format!("leases    held by process {}\n", first.pid())), "{said}");
+        let printed = status(&first, 0);
+        assert!(printed.contains(&format!("leases    held by process {}\n", first.pid())), "{printed}");
         assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
     });
 }
@@ -178,8 +178,8 @@ fn lease_table_without_owner_is_ignored() {
         let server = lab.serve(&["-host-resolver", "none"]);
         ready(&server);
         run("nft", &["add", "table", "inet", "localdns-lease-4711-1"]);
-        let said = status(&server, 0);
-        assert!(said.contains(&format!("leases    held by process {}\n", server.pid())), "{said}");
+        let printed = status(&server, 0);
+        assert!(printed.contains(&format!("leases    held by process {}\n", server.pid())), "{printed}");
         run("nft", &["flush", "chain", "inet", "localdns", "failover"]);
         eventually("the rules are back", PATIENCE, || {
             let away = run("nft", &["list", "chain", "inet", "localdns", "failover"]);
@@ -241,7 +241,7 @@ fn address_on_another_link_is_reported() {
             let made = made(kind).expect("ip starts").status.success();
             made.then(|| run("ip", &["link", "del", "tried"])).is_some()
         };
-        let said = match (has("dummy"), has("bridge")) {
+        let expected = match (has("dummy"), has("bridge")) {
             (true, _) => "",
             (false, true) => "this kernel has no dummy links: the addresses are on a bridge without ports",
             (false, false) => "this kernel has neither dummy nor bridge links: the addresses are on lo",
@@ -249,8 +249,8 @@ fn address_on_another_link_is_reported() {
         let server = lab.serve(&["-host-resolver", "none"]);
         ready(&server);
         let log = server.log_text();
-        assert_eq!(log.matches("this kernel has n").count(), usize::from(!said.is_empty()), "{log}");
-        assert!(log.contains(said), "{log}");
+        assert_eq!(log.matches("this kernel has n").count(), usize::from(!expected.is_empty()), "{log}");
+        assert!(log.contains(expected), "{log}");
     });
 }
 
@@ -269,9 +269,9 @@ fn unusable_address_is_refused() {
             let mut command = Command::new(tests::binary());
             command.args(["node", word, "-host-resolver", "none", "-conf", "/run/Corefile"]);
             let output = tests::output(command, PATIENCE);
-            let told = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(code), "{word}: {told}");
-            assert!(told.contains(why), "{word}: {told}");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{word}: {stderr}");
+            assert!(stderr.contains(why), "{word}: {stderr}");
             nothing_is_there();
         }
         // A reload refuses it too; without `node` such an address is added.
@@ -300,8 +300,8 @@ fn unusable_address_is_refused() {
         let options = tests::Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
         let server = Server::start_with(&COREFILE.replace("169.254.10.10", name), options);
         server.wait_for_log("queries to 169.254.10.10 are answered here", PATIENCE);
-        let said = status(&server, 0);
-        assert!(!said.contains("fe80::"), "{said}");
+        let printed = status(&server, 0);
+        assert!(!printed.contains("fe80::"), "{printed}");
     });
 }
 

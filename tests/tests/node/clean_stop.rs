@@ -19,15 +19,19 @@ fn clean_stop_with_a_service_address() {
         let mut server = lab.serve(&["-at-stop", "clean", "-host-resolver", "none"]);
         server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         // No other server has these addresses: the server answers there until it exits.
-        let ours =
-            Clients::of(&[None, Some(POD)], &["169.254.10.10", "169.254.10.11", "fd10::11"], RATE, |who| {
-                who == US
-            });
+        let ours = Clients::of(
+            &[None, Some(POD)],
+            &["169.254.10.10", "169.254.10.11", "fd10::11"],
+            RATE,
+            |responder| responder == US,
+        );
         // From a pod only: the host's own socket has the Service's address as its source, which
         // goes away.
-        let service = Clients::of(&[Some(POD)], &["10.96.0.20"], 2 * RATE, |who| who == US || who == CLUSTER);
+        let service = Clients::of(&[Some(POD)], &["10.96.0.20"], 2 * RATE, |responder| {
+            responder == US || responder == CLUSTER
+        });
         ours.go_on(RATE as usize / 2);
-        let (asked, told) = (lab.asked(), now());
+        let (asked, began) = (lab.asked(), now());
         signal(server.pid(), "TERM");
         eventually("no rules", PATIENCE, || run("nft", &["list", "tables", "inet"]).is_empty().then_some(()));
         assert!(server.is_running(), "the rules go first");
@@ -37,7 +41,7 @@ fn clean_stop_with_a_service_address() {
         ours.finish();
         assert!(server.is_running(), "whoever asked was answered by it");
         assert_eq!(server.wait(PATIENCE).code(), Some(0));
-        let took = told.elapsed();
+        let took = began.elapsed();
         assert!((ANSWERS..ANSWERS + MORE).contains(&took), "it takes {took:.1?}");
         assert!(!run("ip", &["link"]).contains("localdns"));
         assert_eq!(run("nft", &["list", "tables", "inet"]), "");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tests::{Ask, Message, Persistent, PersistentCounts, Stream, eventually, flood, now, tell};
+use tests::{Ask, Message, Persistent, PersistentCounts, Stream, eventually, flood, now, report};
 
 use super::lab::{NAME, POD, US, within};
 
@@ -24,7 +24,7 @@ pub(crate) fn thirty_percent() -> u32 {
     let answered = flood(at(ADDRESSES[0]), 50_000, 500, |_| Ask::new(NAME, "A"), judge(is_ours));
     answered.assert_clean();
     let measured = answered.answered as f64 / started.elapsed().as_secs_f64();
-    tell(&format!("measured: {measured:.0} queries a second"));
+    report(&format!("measured: {measured:.0} queries a second"));
     (measured * 0.3) as u32
 }
 
@@ -141,8 +141,8 @@ fn judge(is_right: fn(&str) -> bool) -> impl Fn(usize, &Message) -> bool + Copy 
     move |_, message| message.answers.first().is_some_and(|record| is_right(&record.data))
 }
 
-pub(crate) fn is_ours(who: &str) -> bool {
-    who == US
+pub(crate) fn is_ours(responder: &str) -> bool {
+    responder == US
 }
 
 /// Sends a query every 50 ms; returns their number and the failures.
@@ -170,11 +170,11 @@ fn tcp(
 /// Asserts which server answers at the addresses with the cluster's DNS as fallback, and at the
 /// others, for the pod and the host over UDP and TCP.
 pub(crate) fn answers_everywhere(cluster: &'static str, plain: &'static str) {
-    for (ip, who) in
+    for (ip, responder) in
         [("169.254.10.10", cluster), ("10.96.0.20", cluster), ("169.254.10.11", plain), ("fd10::11", plain)]
     {
         for tcp in [false, true] {
-            let asks = move || assert_eq!(asked_at(ip, tcp), who, "{ip}, TCP: {tcp}");
+            let asks = move || assert_eq!(asked_at(ip, tcp), responder, "{ip}, TCP: {tcp}");
             asks();
             within(POD, asks).join().expect("it is answered");
         }

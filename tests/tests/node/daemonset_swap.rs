@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tests::kube::Cluster;
-use tests::{Ask, Message, Stream, eventually, isolated_for, now, run, tell, tool, within};
+use tests::{Ask, Message, Stream, eventually, isolated_for, now, report, run, tool, within};
 
 use super::lab::POD;
 use super::node_local::{KUBE_DNS, LOCAL, Manifest, Node, OF_CLUSTER, machine, web};
@@ -30,7 +30,7 @@ fn daemonsets_replace_each_other() {
         run("ip", &["route", "add", "10.96.0.0/16", "via", "10.2.0.2"]);
         let node = Node::new(&cluster);
         let mut old = node.start(&forwarding);
-        old.come_here();
+        old.until_serving();
         until_answered(OF_CLUSTER);
         let clients = Clients::start();
         for (manifest, answer) in
@@ -38,8 +38,8 @@ fn daemonsets_replace_each_other() {
         {
             clients.go_on();
             let next = node.start(manifest);
-            next.come_here();
-            old.pod.said("another process serves");
+            next.until_serving();
+            old.pod.wait_for_log("another process serves");
             until_answered(answer);
             next.until_ready();
             clients.go_on();
@@ -118,7 +118,7 @@ impl Clients {
         for stream in self.streams {
             let counts = stream.finish(Duration::from_secs(10));
             counts.assert_clean();
-            tell(&format!("measured: {} queries over UDP, the slowest {:?}", counts.sent, counts.slowest));
+            report(&format!("measured: {} queries over UDP, the slowest {:?}", counts.sent, counts.slowest));
         }
         for (client, asked) in self.over_tcp {
             let failed = client.join().expect("it does not panic");

@@ -42,8 +42,8 @@ fn unlocked_program_is_reported() {
         let lab = Lab::new();
         let limited = "prlimit --memlock=65536 setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock";
         let server = lab.serve_with(|options| options.through(limited));
-        let said = "the program's code may be paged out under memory pressure: Cannot allocate memory (os error 12); LimitMEMLOCK=32M in its unit, or the capability IPC_LOCK, keeps it in memory";
-        server.wait_for_log(said, PATIENCE);
+        let warning = "the program's code may be paged out under memory pressure: Cannot allocate memory (os error 12); LimitMEMLOCK=32M in its unit, or the capability IPC_LOCK, keeps it in memory";
+        server.wait_for_log(warning, PATIENCE);
         server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         answers_everywhere(US, US);
     });

@@ -9,7 +9,7 @@ use super::clients::answers_everywhere;
 use super::lab::{CLUSTER, PLAIN, US};
 use super::restart::{UNIT, boot};
 
-/// After a stop, a restart, an upgrade and a kill.
+/// No orphan is left after a stop, a restart, an upgrade and a kill.
 #[test]
 fn delegated_cgroup_has_no_orphans() {
     isolated_for(Duration::from_secs(180), || {

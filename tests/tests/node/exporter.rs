@@ -47,7 +47,7 @@ fn exporter_after_thirty_aborted_scrapes() {
             let got = output(curl, PATIENCE);
             // Exit code 56 would be a reset.
             assert_eq!(got.status.code(), Some(0), "{got:?}");
-            told(&Metrics::parse(&String::from_utf8_lossy(&got.stdout)));
+            assert_families(&Metrics::parse(&String::from_utf8_lossy(&got.stdout)));
         }
         let (head, page) = http_exchange(EXPORTER, "/metrics").expect("it answers");
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -72,7 +72,7 @@ fn exporter_after_thirty_aborted_scrapes() {
             let all = server.metrics(SocketAddr::from(([127, 0, 0, 1], 9253)));
             all.value("localdns_service_status", &[]).map(|_| all)
         });
-        told(&all);
+        assert_families(&all);
         assert_eq!(all.value("localdns_lease_held", &[("address", "169.254.10.10")]), Some(1.0));
         assert!(all.count("coredns_dns_requests_total", &[]) >= 1000.0);
     });
@@ -144,7 +144,7 @@ fn asked() -> Vec<String> {
     reply.short().into_iter().map(str::to_owned).collect()
 }
 
-fn told(metrics: &Metrics) {
+fn assert_families(metrics: &Metrics) {
     assert_eq!(metrics.value("localdns_service_status", &[("status", "active")]), Some(1.0));
     assert!(metrics.count("localdns_memory_usage_bytes", &[]) > 0.0);
     assert!(metrics.count("localdns_cpu_usage_seconds_total", &[]) > 0.0);

@@ -38,8 +38,11 @@ fn outside_hosts_are_always_refused() {
                 assert_eq!(asked_at(ip, false), PLAIN, "the host itself at {ip}");
                 is_refused(&lab, OUTSIDE, ip);
             }
-            let said = status(&server, 1);
-            assert!(said.contains("failover  for this host and clients on every link except v2, "), "{said}");
+            let printed = status(&server, 1);
+            assert!(
+                printed.contains("failover  for this host and clients on every link except v2, "),
+                "{printed}"
+            );
         }
     });
 }
@@ -53,13 +56,13 @@ fn address_with_acl_at_a_death() {
             return;
         }
         let lab = Lab::new();
-        let told = "169.254.10.10 has `acl`, which does not apply while no server is running";
+        let note = "169.254.10.10 has `acl`, which does not apply while no server is running";
         let corefile = format!("{ACL}{SERVICE}");
         let mut server = serve(&corefile, &[]);
-        server.wait_for_log(told, PATIENCE);
-        let said = status(&server, 0);
-        assert!(said.contains(&format!("note      {told}")), "{said}");
-        assert!(!said.contains("169.254.10.11 has `acl`"), "{said}");
+        server.wait_for_log(note, PATIENCE);
+        let printed = status(&server, 0);
+        assert!(printed.contains(&format!("note      {note}")), "{printed}");
+        assert!(!printed.contains("169.254.10.11 has `acl`"), "{printed}");
         kill(&mut server);
         is_answered(POD, "169.254.10.10", PLAIN);
         is_answered(POD, "10.96.0.20", CLUSTER);
@@ -68,8 +71,11 @@ fn address_with_acl_at_a_death() {
         let mut server = serve(&corefile, &["-failover-acl", "closed"]);
         assert!(!server.log_text().contains("has `acl`"), "{}", server.log_text());
         is_answered(POD, "169.254.10.10", US);
-        let said = status(&server, 0);
-        assert!(said.contains("address   169.254.10.10  on localdns, fails closed, answers\n"), "{said}");
+        let printed = status(&server, 0);
+        assert!(
+            printed.contains("address   169.254.10.10  on localdns, fails closed, answers\n"),
+            "{printed}"
+        );
         kill(&mut server);
         for ip in ["169.254.10.10", "fd10::10", "10.96.0.20"] {
             is_refused(&lab, POD, ip);
@@ -132,31 +138,31 @@ fn bridged_uplink_needs_named_networks() {
         let lab = Lab::new();
         wire(STRANGER, 5);
         run("sh", &["-ec", BRIDGED]);
-        let told = "br0 is an uplink and a bridge: pods may be on it as well as outside hosts";
+        let note = "br0 is an uplink and a bridge: pods may be on it as well as outside hosts";
         let mut server = serve(ACL, &[]);
-        server.wait_for_log(told, PATIENCE);
-        assert!(status(&server, 0).contains(&format!("note      {told}")));
+        server.wait_for_log(note, PATIENCE);
+        assert!(status(&server, 0).contains(&format!("note      {note}")));
         kill(&mut server);
-        assert!(status(&server, 1).contains(&format!("note      {told}")));
+        assert!(status(&server, 1).contains(&format!("note      {note}")));
         for ip in LINK_LOCAL {
             is_answered(POD, ip, PLAIN);
             is_answered(STRANGER, ip, PLAIN);
         }
-        for (clients, is_told) in [("all", PLAIN), ("10.1.0.0/24,fd01::/64", "")] {
+        for (clients, outside_answer) in [("all", PLAIN), ("10.1.0.0/24,fd01::/64", "")] {
             let mut server = serve(ACL, &["-failover-clients", clients]);
-            assert!(!server.log_text().contains(told), "{}", server.log_text());
-            let said = status(&server, 0);
+            assert!(!server.log_text().contains(note), "{}", server.log_text());
+            let printed = status(&server, 0);
             let named = match clients {
                 "all" => "failover  for this host and every client\n",
                 _ => "failover  for this host and clients in 10.1.0.0/24, fd01::/64, if",
             };
-            assert!(said.contains(named), "{said}");
+            assert!(printed.contains(named), "{printed}");
             kill(&mut server);
             for ip in LINK_LOCAL {
                 is_answered(POD, ip, PLAIN);
-                match is_told {
+                match outside_answer {
                     "" => is_refused(&lab, STRANGER, ip),
-                    who => is_answered(STRANGER, ip, who),
+                    responder => is_answered(STRANGER, ip, responder),
                 }
             }
         }
@@ -254,8 +260,8 @@ fn over(tcp: bool) -> Ask {
 
 pub(crate) fn is_answered(from: &'static str, ip: &'static str, by: &str) {
     for tcp in [false, true] {
-        let who = within(from, move || asked_at(ip, tcp)).join().expect("it is answered");
-        assert_eq!(who, by, "{from} at {ip}, TCP: {tcp}");
+        let responder = within(from, move || asked_at(ip, tcp)).join().expect("it is answered");
+        assert_eq!(responder, by, "{from} at {ip}, TCP: {tcp}");
     }
 }
 

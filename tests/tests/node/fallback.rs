@@ -78,17 +78,17 @@ fn fallback_needs_a_plain_address() {
             let mut server = serve_of(&corefile, &[]);
             let none = "169.254.10.10 has no fallback: its `forward .` has no plain DNS upstream of its family at port 53";
             let rules = run("nft", &["list", "table", "inet", "localdns"]);
-            let said = super::availability::status(&server, 0);
+            let printed = super::availability::status(&server, 0);
             match target {
                 Some(target) => {
                     assert!(rules.contains(&format!("ip daddr set {target}")), "{upstreams}: {rules}");
                     assert!(!server.log_text().contains("has no fallback"), "{upstreams}");
-                    assert!(!said.contains("no fallback"), "{upstreams}: {said}");
+                    assert!(!printed.contains("no fallback"), "{upstreams}: {printed}");
                 }
                 None => {
                     assert!(!rules.contains("daddr set"), "{upstreams}: {rules}");
                     server.wait_for_log(none, PATIENCE);
-                    assert!(said.contains(none), "{upstreams}: {said}");
+                    assert!(printed.contains(none), "{upstreams}: {printed}");
                 }
             }
             signal(server.pid(), "KILL");

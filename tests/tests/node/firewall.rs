@@ -25,7 +25,7 @@ fn status_remedy_admits_pods_only() {
             Upstream::at(at("10.1.0.2"), |_| Action::Reply(Says::answer("who.test. 5 IN A 192.0.2.9\n")))
         });
         let of_pod = of_pod.join().expect("a pod serves");
-        for (firewall, comes_down, is_told) in [
+        for (firewall, teardown, suffix) in [
             (NFT.to_owned(), NFT_DOWN, ""),
             (IPTABLES.to_owned(), IPTABLES_DOWN, ""),
             (rejecting(NFT), NFT_DOWN, BY_LAST_RULE),
@@ -35,24 +35,24 @@ fn status_remedy_admits_pods_only() {
             server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
             answers_everywhere(US, US);
             run("sh", &["-ec", &firewall]);
-            nobody_answers(POD);
-            mend(&server, is_told, "to this server", 0);
+            assert_unanswered(POD);
+            apply_remedies(&server, suffix, "to this server", 0);
             answers_everywhere(US, US);
-            nobody_answers(CUT_OFF);
-            nobody_answers(OUTSIDE);
+            assert_unanswered(CUT_OFF);
+            assert_unanswered(OUTSIDE);
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);
-            nobody_answers(POD);
-            mend(&server, is_told, "to the fallback", 1);
+            assert_unanswered(POD);
+            apply_remedies(&server, suffix, "to the fallback", 1);
             answers_everywhere(CLUSTER, PLAIN);
-            nobody_answers(CUT_OFF);
-            nobody_answers(OUTSIDE);
+            assert_unanswered(CUT_OFF);
+            assert_unanswered(OUTSIDE);
             // The remedy does not open ports of the pod.
             let through =
                 || Ask::new(NAME, "A").timeout(Duration::from_millis(200)).try_of(at("10.1.0.2")).is_ok();
             assert!(!within(OUTSIDE, through).join().expect("it asks"), "it is let through to a pod");
             assert_eq!(of_pod.total(), 0);
-            run("sh", &["-ec", comes_down]);
+            run("sh", &["-ec", teardown]);
         }
     });
 }
@@ -72,17 +72,18 @@ fn status_reports_unseen_iptables_legacy() {
         assert!(!before.contains("legacy"), "{before}");
         for (program, others) in [("iptables-legacy", "ip6tables-legacy"), ("ip6tables-legacy", "")] {
             run(program, &["-P", "FORWARD", "DROP"]);
-            let said = status();
-            let told = format!("firewall  {program} has a filter table, which cannot be read from here");
-            let line = said.lines().find(|line| line.starts_with(&told)).unwrap_or_else(|| panic!("{said}"));
+            let printed = status();
+            let start = format!("firewall  {program} has a filter table, which cannot be read from here");
+            let line =
+                printed.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("{printed}"));
             let (_, look) = line.rsplit_once("; check: ").expect("it says what looks");
             assert!(run("sh", &["-ec", look]).contains("-P FORWARD DROP\n"), "{look}");
-            assert!(others.is_empty() || !said.contains(others), "{said}");
+            assert!(others.is_empty() || !printed.contains(others), "{printed}");
         }
     });
 }
 
-fn nobody_answers(place: &'static str) {
+fn assert_unanswered(place: &'static str) {
     for ip in ADDRESSES {
         for tcp in [false, true] {
             let asks = move || {
@@ -98,14 +99,15 @@ fn nobody_answers(place: &'static str) {
 }
 
 /// Runs the remedies that `status`, which exits with `code`, prints for a path.
-fn mend(server: &Server, is_told: &str, way: &str, code: i32) {
-    let said = node(server, &["status", "-host-resolver", "none"], code);
-    let way = format!("drops packets that its rules do not accept{is_told}, on the path {way}; ");
-    let mends = said.lines().filter(|line| line.starts_with("firewall") && line.contains(&way));
-    let mends: Vec<_> = mends.filter_map(|line| Some(line.rsplit_once("these queries, run: ")?.1)).collect();
-    assert!(!mends.is_empty(), "{said}");
-    for mend in mends {
-        run("sh", &["-ec", mend]);
+fn apply_remedies(server: &Server, suffix: &str, way: &str, code: i32) {
+    let printed = node(server, &["status", "-host-resolver", "none"], code);
+    let way = format!("drops packets that its rules do not accept{suffix}, on the path {way}; ");
+    let remedies = printed.lines().filter(|line| line.starts_with("firewall") && line.contains(&way));
+    let remedies: Vec<_> =
+        remedies.filter_map(|line| Some(line.rsplit_once("these queries, run: ")?.1)).collect();
+    assert!(!remedies.is_empty(), "{printed}");
+    for remedy in remedies {
+        run("sh", &["-ec", remedy]);
     }
 }
 

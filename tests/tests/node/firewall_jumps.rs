@@ -22,13 +22,16 @@ fn indirect_drops_are_reported() {
         for (rules, expected) in ROWS {
             let ruleset = format!("table ip fw {{\nchain d {{ {DROP}; }}\nchain e {{ }}\n{rules}\n}}");
             run("nft", &[&ruleset.replace("}; ", "}\n")]);
-            let (said, json) = (status(), json(&server));
-            let lines: Vec<_> = said.lines().filter(|line| line.starts_with("firewall")).collect();
+            let (printed, json) = (status(), json(&server));
+            let lines: Vec<_> = printed.lines().filter(|line| line.starts_with("firewall")).collect();
             match expected {
                 "" => assert_eq!(lines, [""; 0], "{rules}"),
                 expected => {
-                    assert_eq!(lines.len(), 1, "{rules}: {said}");
-                    assert!(lines[0].starts_with(&format!("firewall  ip fw {expected}")), "{rules}: {said}");
+                    assert_eq!(lines.len(), 1, "{rules}: {printed}");
+                    assert!(
+                        lines[0].starts_with(&format!("firewall  ip fw {expected}")),
+                        "{rules}: {printed}"
+                    );
                 }
             }
             let obstacles = json["obstacles"].as_array().expect("a list");
@@ -52,14 +55,14 @@ fn indirect_drops_are_reported() {
         }
         // Chains of iptables.
         run("sh", &["-ec", IPTABLES]);
-        let said = status();
+        let printed = status();
         let line = "firewall  ip filter INPUT drops packets that its rules do not accept, by rule 2 of chain D, after which an appended one has no effect, on the path to this server; unless a rule accepts these queries, run: iptables -I D 2 ! -i v2 ";
-        assert!(said.contains(line), "{said}");
+        assert!(printed.contains(line), "{printed}");
         let line = "firewall  ip filter FORWARD may drop queries on the path to the fallback, by its last rule: this depends on conditions that cannot be checked from here; check: iptables -S FORWARD\n";
-        assert!(said.contains(line), "{said}");
-        let mend =
-            said.lines().find_map(|line| line.rsplit_once("these queries, run: ")).expect("a remedy").1;
-        run("sh", &["-ec", mend]);
+        assert!(printed.contains(line), "{printed}");
+        let remedy =
+            printed.lines().find_map(|line| line.rsplit_once("these queries, run: ")).expect("a remedy").1;
+        run("sh", &["-ec", remedy]);
         assert!(!status().contains("ip filter INPUT"), "{}", status());
     });
 }

@@ -25,16 +25,17 @@ fn changed_resolv_conf_is_not_missing() {
         fs::write("/etc/resolv.conf", "nameserver 10.2.0.2\n").expect("the test's own");
         let server = lab.serve(&["-host-resolver", "resolv.conf"]);
         eventually("it is told", Duration::from_secs(10), || {
-            let said = status(&server, 0);
-            said.contains("lookups   of this host are sent to this server, by /etc/resolv.conf\n")
+            let shown = status(&server, 0);
+            shown
+                .contains("lookups   of this host are sent to this server, by /etc/resolv.conf\n")
                 .then_some(())
         });
-        let told = "lookups   of this host are not sent to this server: /etc/resolv.conf no longer names this server; the server restores it";
+        let line = "lookups   of this host are not sent to this server: /etc/resolv.conf no longer names this server; the server restores it";
         // The server checks every 5 s, maybe between the write and the reply, but not twice in a
         // row.
         eventually("the change is reported", Duration::from_secs(10), || {
             fs::write("/etc/resolv.conf", "# by dhclient\nnameserver 10.3.0.2\n").expect("the test's own");
-            status(&server, 0).contains(told).then_some(())
+            status(&server, 0).contains(line).then_some(())
         });
     });
 }
@@ -91,8 +92,9 @@ fn networkd_reloads_before_ready() {
         let lab = Lab::new();
         let machine = Machine::new();
         let directory = tempdir();
-        let told = UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
-        told.set_read_timeout(Some(Duration::from_secs(15))).expect("a timeout can be set");
+        let notifications =
+            UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
+        notifications.set_read_timeout(Some(Duration::from_secs(15))).expect("a timeout can be set");
         let notify = directory.path().join("notify");
         let mut server = lab.serve_with(|options| {
             let options = options.env("NOTIFY_SOCKET", &notify.to_string_lossy());
@@ -106,11 +108,11 @@ fn networkd_reloads_before_ready() {
         eventually("a look at its state", Duration::from_secs(5), || {
             (machine.calls("status v2") > 2).then_some(())
         });
-        told.set_nonblocking(true).expect("it can be set");
-        assert!(told.recv(&mut [0; 64]).is_err(), "READY came before networkd was through");
-        told.set_nonblocking(false).expect("it can be set");
+        notifications.set_nonblocking(true).expect("it can be set");
+        assert!(notifications.recv(&mut [0; 64]).is_err(), "READY came before networkd was through");
+        notifications.set_nonblocking(false).expect("it can be set");
         machine.state("configured");
-        until_ready(&told);
+        until_ready(&notifications);
         assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
         // Variables of the server are not passed to the programs that it runs.
         assert_eq!(fs::read_to_string("/run/variables").expect("they were run"), "");
@@ -124,8 +126,8 @@ fn networkd_reloads_before_ready() {
         let gone = format!(
             "lookups   of this host are not sent to this server: {DROP_IN} is gone; the server restores it"
         );
-        let said = status(&server, 0);
-        assert!(said.contains(&gone), "{said}");
+        let shown = status(&server, 0);
+        assert!(shown.contains(&gone), "{shown}");
         server.wait_for_log(
             &format!("{DROP_IN} was removed by another program; it is restored"),
             Duration::from_secs(40),
@@ -164,12 +166,12 @@ fn stuck_networkd_delays_ready_10_s() {
         eventually("the drop-in", Duration::from_secs(10), || Path::new(DROP_IN).exists().then_some(()));
         machine.resolv_conf("nameserver 169.254.10.10\n");
         server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
-        assert_eq!(manager.said("READY=1"), 0, "{}", server.log_text());
+        assert_eq!(manager.received("READY=1"), 0, "{}", server.log_text());
         manager.wait_for("READY=1", 1, Duration::from_secs(15));
         let line = server.wait_for_log(why, Duration::from_secs(5));
         assert!(line.contains(DROP_IN), "{line}");
-        let said = status(&server, 0);
-        assert!(said.contains(why) && said.contains("see `networkctl status`"), "{said}");
+        let shown = status(&server, 0);
+        assert!(shown.contains(why) && shown.contains("see `networkctl status`"), "{shown}");
         assert_eq!(fs::read_to_string(DROP_IN).expect("it stands"), PRODUCTION);
     });
 }
@@ -183,7 +185,7 @@ fn down_restores_a_killed_servers_files() {
         let lab = Lab::new();
         let machine = Machine::new();
         machine.state("configured");
-        for (how, told, file, text) in [
+        for (how, notification, file, text) in [
             ("networkd", Some("reload"), DROP_IN, PRODUCTION),
             (
                 "resolved",
@@ -199,20 +201,20 @@ fn down_restores_a_killed_servers_files() {
             eventually(how, Duration::from_secs(10), || {
                 (fs::read_to_string(file).ok()? == text).then_some(())
             });
-            if let Some(call) = told {
+            if let Some(call) = notification {
                 eventually("who reads it is told", Duration::from_secs(5), || {
                     (machine.calls(call) == 1).then_some(())
                 });
             }
             signal(server.pid(), "KILL");
             server.wait(Duration::from_secs(5));
-            let said = machine.down();
+            let shown = machine.down();
             let line = match how {
                 "resolv.conf" => "restored /etc/resolv.conf\n".to_owned(),
                 _ => format!("removed {file}\n"),
             };
             assert_eq!(
-                said,
+                shown,
                 format!("{line}removed the rules\nremoved the link localdns with its addresses\n"),
                 "{how}"
             );
@@ -248,16 +250,16 @@ fn next_down_repeats_a_missed_notification() {
             assert!(server.wait(Duration::from_secs(15)).success());
             assert!(!Path::new(file).exists(), "{how}");
             for _ in 0..2 {
-                let (code, said) = machine.tries_down();
-                assert_eq!(code, Some(1), "{said}");
-                assert!(said.contains("left: the host's resolver: ") && said.contains("no bus"), "{said}");
+                let (code, shown) = machine.tries_down();
+                assert_eq!(code, Some(1), "{shown}");
+                assert!(shown.contains("left: the host's resolver: ") && shown.contains("no bus"), "{shown}");
             }
             fs::remove_file("/run/fails").expect("the test's own");
-            let told = machine.calls(reload);
+            let reloads = machine.calls(reload);
             assert!(machine.down().contains(&format!("removed {file}\n")), "{how}");
-            assert_eq!(machine.calls(reload), told + 1, "{how}");
+            assert_eq!(machine.calls(reload), reloads + 1, "{how}");
             machine.down();
-            assert_eq!(machine.calls(reload), told + 1, "{how}: it knows");
+            assert_eq!(machine.calls(reload), reloads + 1, "{how}: it knows");
         }
     });
 }
@@ -349,12 +351,12 @@ fn pipe_as_list_of_servers() {
         assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
         let up = node(&server, &["up", "-upstreams", "/run/pipe"], 0);
         assert!(up.contains("host lookups"), "{up}");
-        let said = status(&server, 0);
+        let shown = status(&server, 0);
         assert!(
-            said.contains(
+            shown.contains(
                 "upstreams /run/pipe: expected a file, found a pipe; have the network manager write "
             ),
-            "{said}"
+            "{shown}"
         );
         signal(server.pid(), "TERM");
         assert!(server.wait(Duration::from_secs(15)).success());
@@ -421,9 +423,9 @@ impl Machine {
     }
 
     pub(super) fn down(&self) -> String {
-        let (code, said) = self.tries_down();
-        assert_eq!(code, Some(0), "{said}");
-        said
+        let (code, shown) = self.tries_down();
+        assert_eq!(code, Some(0), "{shown}");
+        shown
     }
 
     /// Returns the exit code and the output of both streams.
@@ -431,8 +433,8 @@ impl Machine {
         let mut command = Command::new(tests::binary());
         command.args(["node", "down"]).env("PATH", self.path());
         let Output { status, stdout, stderr } = tests::output(command, Duration::from_secs(20));
-        let said = String::from_utf8_lossy(&stdout) + String::from_utf8_lossy(&stderr);
-        (status.code(), said.into_owned())
+        let shown = String::from_utf8_lossy(&stdout) + String::from_utf8_lossy(&stderr);
+        (status.code(), shown.into_owned())
     }
 }
 

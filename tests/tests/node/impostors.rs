@@ -43,21 +43,23 @@ fn impostors_neither_end_down_nor_count() {
             word => {
                 let mut stream = connect(&real);
                 stream.write_all(format!("{word}\n").as_bytes()).expect("it listens");
-                let mut said = String::new();
-                BufReader::new(stream.try_clone().expect("a copy")).read_line(&mut said).expect("it answers");
+                let mut printed = String::new();
+                BufReader::new(stream.try_clone().expect("a copy"))
+                    .read_line(&mut printed)
+                    .expect("it answers");
                 // The proof lasts as long as the connection.
                 std::mem::forget(stream);
-                said
+                printed
             }
         });
         let me = std::process::id();
         let note = format!(
             "process {me} listens on a server's control socket, and has not proven that it has CAP_NET_ADMIN"
         );
-        let said = status(&server, 0);
-        assert!(said.contains(&format!("note      {note}")), "{said}");
-        assert_eq!(said.matches("\nserver ").count(), 1, "{said}");
-        let said = node(&server, &["down"], 0);
+        let printed = status(&server, 0);
+        assert!(printed.contains(&format!("note      {note}")), "{printed}");
+        assert_eq!(printed.matches("\nserver ").count(), 1, "{printed}");
+        let printed = node(&server, &["down"], 0);
         for line in [
             format!("process {} released its leases, addresses and rules\n", server.pid()),
             note,
@@ -66,9 +68,9 @@ fn impostors_neither_end_down_nor_count() {
             ),
             "removed the rules\n".to_owned(),
         ] {
-            assert!(said.contains(&line), "{line}: {said}");
+            assert!(printed.contains(&line), "{line}: {printed}");
         }
-        assert!(!said.contains('\x1b'), "{said}");
+        assert!(!printed.contains('\x1b'), "{printed}");
         assert!(!run("ip", &["link"]).contains("localdns"));
         // A proof that an impostor requested lasts for 1 s.
         eventually("no table is left", PATIENCE, || {
@@ -92,19 +94,19 @@ fn silent_sockets_share_one_second() {
         let mut connected = Vec::new();
         connected.extend((0..40).map(|_| connect(&name)));
         let began = now();
-        let said = status(&server, 0);
+        let printed = status(&server, 0);
         let me = std::process::id();
         let note = format!(
             "note      process {me} listens on a server's control socket, and has not answered within 1 s"
         );
-        assert!(said.contains(&note), "{said}");
+        assert!(printed.contains(&note), "{printed}");
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         connected.extend((0..40).map(|_| connect(&name)));
         let began = now();
         // This process has CAP_NET_ADMIN, like a server that hangs.
-        let said = node(&server, &["down"], 1);
+        let printed = node(&server, &["down"], 1);
         let left = format!("left: process {me} does not release its leases: it has not answered within 1 s");
-        assert!(said.contains(&left) && said.contains("removed the rules\n"), "{said}");
+        assert!(printed.contains(&left) && printed.contains("removed the rules\n"), "{printed}");
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         drop((silent, connected));
     });
@@ -122,12 +124,12 @@ fn silent_unprivileged_process_is_ignored() {
         let pid = server.pid();
         eventually("its socket", PATIENCE, || find_socket(pid));
         signal(pid, "STOP");
-        let said = node(&server, &["down"], 0);
+        let printed = node(&server, &["down"], 0);
         assert!(
-            said.contains(&format!(
+            printed.contains(&format!(
                 "process {pid} listens on a server's control socket, and has not answered"
             )),
-            "{said}"
+            "{printed}"
         );
         signal(pid, "CONT");
     });
@@ -149,11 +151,12 @@ fn failed_proof_search_keeps_all() {
         eventually("its lookups", PATIENCE, || ours().then_some(()));
         let mut stream = connect(&socket_of(server.pid()));
         stream.write_all(b"down\n").expect("it listens");
-        let mut said = String::new();
-        stream.read_to_string(&mut said).expect("it answers");
+        let mut printed = String::new();
+        stream.read_to_string(&mut printed).expect("it answers");
         assert!(
-            said.starts_with("the server refuses: it cannot check whether the command has CAP_NET_ADMIN: "),
-            "{said}"
+            printed
+                .starts_with("the server refuses: it cannot check whether the command has CAP_NET_ADMIN: "),
+            "{printed}"
         );
         assert!(ours());
     });
@@ -173,11 +176,11 @@ fn impostor_output_is_escaped() {
             let mut command = Command::new(tests::binary());
             command.arg("node").args(words).args(["-conf", "/run/Corefile", "-host-resolver", "resolv.conf"]);
             let output = tests::output(command, PATIENCE);
-            let said = String::from_utf8_lossy(&output.stdout);
-            assert_eq!(output.status.code(), Some(code), "{said}");
-            assert!(said.contains("\\u{1b}[2J") && said.contains("\\u{9b}31m"), "{said}");
-            let obeyed = said.chars().find(|one| one.is_control() && *one != '\n' || *one == '\u{202e}');
-            assert_eq!(obeyed, None, "{said}");
+            let printed = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.code(), Some(code), "{printed}");
+            assert!(printed.contains("\\u{1b}[2J") && printed.contains("\\u{9b}31m"), "{printed}");
+            let obeyed = printed.chars().find(|one| one.is_control() && *one != '\n' || *one == '\u{202e}');
+            assert_eq!(obeyed, None, "{printed}");
         }
     });
 }

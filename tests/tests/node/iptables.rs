@@ -36,9 +36,9 @@ fn eight_rules_of_the_script() {
             assert!(plain.contains("address   169.254.10.11  on localdns, answers\n"), "{plain}");
             let json = tools.node(&server, &["status", "-json"], 0);
             let json: serde_json::Value = serde_json::from_str(&json).expect("one object");
-            for said in [&json["addresses"], &json["servers"][0]["addresses"]] {
+            for addresses in [&json["addresses"], &json["servers"][0]["addresses"]] {
                 let fallbacks: Vec<_> =
-                    said.as_array().expect("a list").iter().map(|one| &one["fallback"]).collect();
+                    addresses.as_array().expect("a list").iter().map(|one| &one["fallback"]).collect();
                 assert_eq!(fallbacks, [&serde_json::Value::Null; 4], "{json:#}");
             }
             let up = tools.node(&server, &["up", "-rules", "iptables"], 0);
@@ -114,8 +114,8 @@ fn up_leaves_anothers_address_alone() {
         // everywhere.
         tests::add_address("169.254.10.10/32");
         let at = (Ipv4Addr::new(169, 254, 10, 10), 53).into();
-        let says = |_: &tests::Asked| Action::Reply(Says::answer(&format!("{NAME}. 5 IN A {CLUSTER}\n")));
-        let _stranger = Upstream::at(at, says);
+        let answer = |_: &tests::Asked| Action::Reply(Says::answer(&format!("{NAME}. 5 IN A {CLUSTER}\n")));
+        let _stranger = Upstream::at(at, answer);
         let mut command = Command::new(tests::binary());
         let words = ["node", "up", "-conf", "/run/Corefile", "-host-resolver", "resolv.conf"];
         command.args(words).env("PATH", Tools("nft").path());
@@ -124,14 +124,14 @@ fn up_leaves_anothers_address_alone() {
             let mut up = Command::new(tests::binary());
             up.args(words).args(["-rules", rules]).env("PATH", Tools("nft").path());
             let output = tests::output(up, Duration::from_secs(20));
-            let told = String::from_utf8_lossy(&output.stdout).into_owned();
+            let printed = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(output.status.success(), "{output:?}");
-            assert!(told.contains("no rules added: no server is running\n"), "{told}");
+            assert!(printed.contains("no rules added: no server is running\n"), "{printed}");
             assert!(
-                told.contains("host lookups are not sent to this server: no server is running\n"),
-                "{told}"
+                printed.contains("host lookups are not sent to this server: no server is running\n"),
+                "{printed}"
             );
-            assert!(Tools("nft").ours().is_empty(), "{told}");
+            assert!(Tools("nft").ours().is_empty(), "{printed}");
             assert_eq!(
                 ask(service, NAME, "A").short(),
                 [CLUSTER],
@@ -153,10 +153,10 @@ fn up_leaves_anothers_address_alone() {
             },
             Duration::from_secs(20),
         );
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let no_server = "does not answer: no localdns has answered a probe there\n";
-        assert_eq!(told.matches(no_server).count(), 2, "{told}");
-        assert!(Tools("nft").ours().is_empty(), "{told}");
+        assert_eq!(printed.matches(no_server).count(), 2, "{printed}");
+        assert!(Tools("nft").ours().is_empty(), "{printed}");
         assert_eq!(std::fs::read("/etc/resolv.conf").expect("it is there"), resolv_conf);
     });
 }
@@ -195,21 +195,21 @@ fn no_rules_no_iptables_processes() {
             command.env("PATH", path);
             nft.output(command, &server, &["up", "-host-resolver", "none"], 0)
         };
-        let told = up("/run/told");
-        assert!(!told.contains("iptables"), "{told}");
+        let printed = up("/run/told");
+        assert!(!printed.contains("iptables"), "{printed}");
         assert!(!Path::new("/run/called").exists(), "{:?}", std::fs::read_to_string("/run/called"));
         assert!(!server.log_text().contains("iptables"), "{}", server.log_text());
         // Removing our rule needs iptables; an image without it gets that remedy alone.
         nft.change("-A", ANSWERS[0]);
-        let told = up("/nonexistent");
-        assert!(told.contains("install iptables to remove them"), "{told}");
-        assert!(!told.contains("-rules nft"), "{told}");
-        let told = up(&nft.path());
-        assert!(told.contains("removed 1 iptables rules"), "{told}");
+        let printed = up("/nonexistent");
+        assert!(printed.contains("install iptables to remove them"), "{printed}");
+        assert!(!printed.contains("-rules nft"), "{printed}");
+        let printed = up(&nft.path());
+        assert!(printed.contains("removed 1 iptables rules"), "{printed}");
         // Only the legacy program can list the rules of iptables-legacy.
         Tools("legacy").run("iptables", &["-t", "raw", "-S"]);
-        let told = up("/nonexistent");
-        assert!(told.contains("iptables-legacy has tables"), "{told}");
+        let printed = up("/nonexistent");
+        assert!(printed.contains("iptables-legacy has tables"), "{printed}");
     });
 }
 
@@ -264,8 +264,8 @@ fn down_removes_a_running_servers_rules() {
         for tools in both() {
             let server = tools.serve(&lab, "iptables");
             tools.settled(&server, 16);
-            let told = tools.node(&server, &["down"], 0);
-            assert!(told.contains("removed 16 iptables rules"), "{told}");
+            let printed = tools.node(&server, &["down"], 0);
+            assert!(printed.contains("removed 16 iptables rules"), "{printed}");
             assert!(tools.ours().is_empty(), "{}", tools.0);
             let up = tools.node(&server, &["up", "-rules", "iptables"], 0);
             assert!(up.contains(" rules added"), "{up}");
@@ -295,8 +295,8 @@ fn large_firewall_can_be_listed() {
         run("sh", &["-ec", "/usr/sbin/iptables-nft-restore --noflush < /run/others"]);
         let server = tools.serve(&lab, "node-cache");
         assert_eq!(tools.settled(&server, 48), sorted(&twelve()));
-        let told = tools.node(&server, &["down"], 0);
-        assert!(told.contains("removed 48 iptables rules"), "{told}");
+        let printed = tools.node(&server, &["down"], 0);
+        assert!(printed.contains("removed 48 iptables rules"), "{printed}");
     });
 }
 

@@ -13,7 +13,7 @@ use super::lab::{CLUSTER, COREFILE, Lab, PLAIN, POD, within};
 #[test]
 fn kube_proxy_with_nftables() {
     isolated_steadily(PATIENCE * 9, || {
-        whoever_is_sent_out_is_translated_once(KubeProxy::Nftables);
+        redirected_clients_are_translated_once(KubeProxy::Nftables);
     });
 }
 
@@ -21,7 +21,7 @@ fn kube_proxy_with_nftables() {
 #[test]
 fn kube_proxy_with_iptables_nft() {
     isolated_steadily(PATIENCE * 9, || {
-        whoever_is_sent_out_is_translated_once(KubeProxy::IptablesNft);
+        redirected_clients_are_translated_once(KubeProxy::IptablesNft);
     });
 }
 
@@ -29,14 +29,14 @@ fn kube_proxy_with_iptables_nft() {
 #[test]
 fn kube_proxy_with_iptables_legacy() {
     isolated_steadily(PATIENCE * 9, || {
-        whoever_is_sent_out_is_translated_once(KubeProxy::IptablesLegacy);
+        redirected_clients_are_translated_once(KubeProxy::IptablesLegacy);
     });
 }
 
 /// Asserts which upstream answers at each address after a kill, and which source address it sees
 /// for the pod: the pod's own where kube-proxy translates, which does not masquerade its own
 /// network, and else the node's.
-fn whoever_is_sent_out_is_translated_once(form: KubeProxy) {
+fn redirected_clients_are_translated_once(form: KubeProxy) {
     if !tool("kube-proxy", "nft") || !form.tools() {
         return;
     }
@@ -49,7 +49,7 @@ fn whoever_is_sent_out_is_translated_once(form: KubeProxy) {
     server.wait_for_log("queries to fd10::12 are answered here", PATIENCE);
     signal(server.pid(), "KILL");
     server.wait(PATIENCE);
-    for (ip, upstream, who, of_pod, of_host) in [
+    for (ip, upstream, responder, of_pod, of_host) in [
         ("169.254.10.10", "10.2.0.2", CLUSTER, "10.1.0.2", "10.2.0.1"),
         ("10.96.0.20", "10.2.0.2", CLUSTER, "10.1.0.2", "10.2.0.1"),
         ("fd10::12", "fd02::2", CLUSTER, "fd01::2", "fd02::1"),
@@ -59,8 +59,12 @@ fn whoever_is_sent_out_is_translated_once(form: KubeProxy) {
         let upstream = lab.upstream(upstream);
         for tcp in [false, true] {
             upstream.forget();
-            assert_eq!(within(POD, move || asked_at(ip, tcp)).join().expect("it is answered"), who, "{ip}");
-            assert_eq!(asked_at(ip, tcp), who, "{ip}");
+            assert_eq!(
+                within(POD, move || asked_at(ip, tcp)).join().expect("it is answered"),
+                responder,
+                "{ip}"
+            );
+            assert_eq!(asked_at(ip, tcp), responder, "{ip}");
             let from: Vec<_> = upstream.asked().iter().map(|asked| asked.from.ip().to_string()).collect();
             assert_eq!(from, [of_pod, of_host], "{ip}, TCP: {tcp}");
         }

@@ -59,16 +59,16 @@ impl Lab {
             std::fs::write(file, "1").expect("the namespace is ours");
         }
         kube_proxy.put();
-        let upstream = |ip: &str, who: &'static str| {
+        let upstream = |ip: &str, responder: &'static str| {
             let address = SocketAddr::from((ip.parse::<IpAddr>().expect("an address"), 53));
             within(OUTSIDE, move || {
-                let answer = format!("{NAME}. 5 IN A {who}\n");
+                let answer = format!("{NAME}. 5 IN A {responder}\n");
                 Upstream::at(address, move |_| Action::Reply(Says::answer(&answer)))
             })
             .join()
             .expect("an upstream starts")
         };
-        let upstreams = UPSTREAMS.map(|(ip, who)| upstream(ip, who)).into();
+        let upstreams = UPSTREAMS.map(|(ip, responder)| upstream(ip, responder)).into();
         // Resolves neighbours before any measurement.
         for (ip, _) in UPSTREAMS {
             let address = SocketAddr::from((ip.parse::<IpAddr>().expect("an address"), 53));
@@ -129,10 +129,10 @@ pub(crate) fn lose_probes_to(ip: &str) {
 }
 
 /// Waits for READY; messages with sockets for systemd's store may precede it.
-pub(crate) fn until_ready(told: &UnixDatagram) {
+pub(crate) fn until_ready(notifications: &UnixDatagram) {
     let mut message = [0; 512];
     loop {
-        let length = told.recv(&mut message).expect("READY comes");
+        let length = notifications.recv(&mut message).expect("READY comes");
         if String::from_utf8_lossy(&message[..length]).contains("READY=1") {
             return;
         }

@@ -51,9 +51,9 @@ fn lease_without_expiry_ends_with_process() {
         assert_eq!(lab.asked(), asked, "an upstream was asked");
         server.signal("CONT");
         answers_everywhere(US, US);
-        let said = status(&server, 0);
-        assert!(said.contains("leases that end with the process\n"), "{said}");
-        assert_eq!(said.matches("held, lost 0 times").count(), ADDRESSES.len(), "{said}");
+        let printed = status(&server, 0);
+        assert!(printed.contains("leases that end with the process\n"), "{printed}");
+        assert_eq!(printed.matches("held, lost 0 times").count(), ADDRESSES.len(), "{printed}");
         assert!(!server.log_text().contains("the lease of "), "{}", server.log_text());
 
         signal(server.pid(), "KILL");

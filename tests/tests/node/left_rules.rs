@@ -113,9 +113,10 @@ fn start_without_rules_removes_its_own() {
             let others = Server::start_with("", others);
             eventually("others' rules are none of its own", PATIENCE, || {
                 others.write_corefile(".:53 {\n    bind 169.254.20.10\n    whoami\n}\n");
-                let said = status(&others, "nft");
-                (said.starts_with("rules     none, as configured\n") && said.contains("answered a probe"))
-                    .then_some(())
+                let printed = status(&others, "nft");
+                (printed.starts_with("rules     none, as configured\n")
+                    && printed.contains("answered a probe"))
+                .then_some(())
             });
             assert_eq!(tools.ours().len(), 8, "{}", tools.0);
             drop(others);
@@ -125,9 +126,9 @@ fn start_without_rules_removes_its_own() {
             assert!(tools.ours().is_empty(), "{}", tools.0);
             assert!(status(&none, "none").starts_with("rules     none, as configured\n"));
             scripts_rules().iter().for_each(|rule| tools.change("-A", rule));
-            let said = status(&none, "none");
-            let told = "rules     8 iptables rules remain, but none should; start the server";
-            assert!(said.starts_with(told), "{said}");
+            let printed = status(&none, "none");
+            let line = "rules     8 iptables rules remain, but none should; start the server";
+            assert!(printed.starts_with(line), "{printed}");
             scripts_rules().iter().for_each(|rule| tools.change("-D", rule));
         }
     });
@@ -156,7 +157,7 @@ fn handover_to_other_rules_removes_tables() {
             eventually("no table of ours", PATIENCE, || {
                 (run("nft", &["list", "tables", "inet"]).is_empty()).then_some(())
             });
-            let said = |code: i32| {
+            let status_shows = |code: i32| {
                 let mut command = Command::new(tests::binary());
                 command
                     .args(["node", "status", "-conf"])
@@ -166,7 +167,7 @@ fn handover_to_other_rules_removes_tables() {
                 (output.status.code() == Some(code))
                     .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
             };
-            eventually("well", PATIENCE, || said(0));
+            eventually("well", PATIENCE, || status_shows(0));
             assert_eq!(
                 ask("169.254.10.11:53".parse().expect("an address"), NAME, "A").short(),
                 [US],
@@ -178,13 +179,16 @@ fn handover_to_other_rules_removes_tables() {
             up.args(["node", "up", "-host-resolver", "none", "-conf"]).arg(server.path("Corefile"));
             assert!(tests::output(up, PATIENCE).status.success());
             let failed = "169.254.10.11  the last probe failed: 169.254.10.11:53 does not answer over UDP";
-            let told = eventually("not well", PATIENCE, || said(1).filter(|told| told.contains(failed)));
+            let printed = eventually("not well", PATIENCE, || {
+                status_shows(1).filter(|printed| printed.contains(failed))
+            });
             assert!(
-                told.contains("address   169.254.10.11  on localdns") && !told.contains("does not answer\n"),
-                "{told}"
+                printed.contains("address   169.254.10.11  on localdns")
+                    && !printed.contains("does not answer\n"),
+                "{printed}"
             );
             run("nft", &["delete", "table", "inet", "localdns"]);
-            eventually("well again", PATIENCE, || said(0));
+            eventually("well again", PATIENCE, || status_shows(0));
         }
     });
 }
@@ -200,10 +204,10 @@ fn up_counts_rules_without_a_server() {
             up.args(["node", "up", "-conf", "/run/Corefile", "-host-resolver", "none", "-rules", "iptables"]);
             up.env("PATH", tools.path());
             let output = tests::output(up, PATIENCE);
-            let told = String::from_utf8_lossy(&output.stdout);
+            let printed = String::from_utf8_lossy(&output.stdout);
             assert!(output.status.success(), "{output:?}");
             let stand = "no rules added: no server is running; 8 of 16 remain from before";
-            assert!(told.contains(stand) && !told.contains("no rules: "), "{told}");
+            assert!(printed.contains(stand) && !printed.contains("no rules: "), "{printed}");
             assert_eq!(tools.ours().len(), 8, "{}: they stay", tools.0);
             scripts_rules().iter().for_each(|rule| tools.change("-D", rule));
         }

@@ -52,7 +52,7 @@ fn daemonset_privileges() {
     }
 }
 
-/// With its capabilities only; the next pod takes over.
+/// The DaemonSet's pod serves with its capabilities only, and the next pod takes over.
 #[test]
 fn daemonset_serves_and_is_replaced() {
     isolated(|| {
@@ -66,7 +66,7 @@ fn daemonset_serves_and_is_replaced() {
         let mut old = pod(host.path());
         for _ in 0..2 {
             for ip in [LOCAL, KUBE_DNS] {
-                old.pod.said(&format!("queries to {ip} are answered here"));
+                old.pod.wait_for_log(&format!("queries to {ip} are answered here"));
             }
             answers_the_pod();
             // The probes, as kubelet runs them.
@@ -81,8 +81,8 @@ fn daemonset_serves_and_is_replaced() {
             );
             eventually("readiness", PATIENCE, || old.ready(&strings(words)).then_some(()));
             let next = pod(host.path());
-            next.pod.said(&format!("queries to {KUBE_DNS} are answered here"));
-            old.pod.said("another process serves");
+            next.pod.wait_for_log(&format!("queries to {KUBE_DNS} are answered here"));
+            old.pod.wait_for_log("another process serves");
             answers_the_pod();
             assert_eq!(old.pod.end(), Some(0));
             answers_the_pod();
@@ -115,7 +115,7 @@ fn add_on_container_with_our_image() {
         let more = ["-upstreamsvc", "kube-dns-upstream", "-pidfile", "/tmp/node-cache.pid"];
         let mut pod = Pod::start(prepare, &[("CONFIG", config.path())], &[&words[..], &more].concat());
         for ip in [LOCAL, KUBE_DNS] {
-            pod.said(&format!("queries to {ip} are answered here"));
+            pod.wait_for_log(&format!("queries to {ip} are answered here"));
         }
         answers_the_pod();
         let health = format!("{LOCAL}:8080").parse().expect("an address");
@@ -128,7 +128,7 @@ fn add_on_container_with_our_image() {
     });
 }
 
-/// With every field in it.
+/// A real API accepts the manifest with every field in it.
 #[test]
 fn api_accepts_the_manifest() {
     isolated_for(Duration::from_secs(300), || {

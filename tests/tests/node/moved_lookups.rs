@@ -64,10 +64,10 @@ fn start_remembers_former_nameservers() {
             names("/etc/resolv.conf", ip);
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);
-            let said = node(&server, &["up", "-host-resolver", "resolv.conf"], 0);
-            let told =
+            let printed = node(&server, &["up", "-host-resolver", "resolv.conf"], 0);
+            let line =
                 "host lookups are sent to this server, by /etc/resolv.conf, although no server is running\n";
-            assert!(said.contains(told), "{said}");
+            assert!(printed.contains(line), "{printed}");
         }
         assert!(machine.down().contains("restored /etc/resolv.conf\n"));
         assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), ORIGINAL);
@@ -93,10 +93,10 @@ fn saved_resolv_conf_survives_a_boot() {
         killed(serve());
         let server = serve();
         server.wait_for_log(&format!("queries to {A} are answered here"), PATIENCE);
-        let said = status(&server, 0);
+        let printed = status(&server, 0);
         assert!(
-            said.contains("lookups   of this host are sent to this server, by /etc/resolv.conf\n"),
-            "{said}"
+            printed.contains("lookups   of this host are sent to this server, by /etc/resolv.conf\n"),
+            "{printed}"
         );
         drop(server);
         assert!(machine.down().contains("restored /etc/resolv.conf\n"));
@@ -127,19 +127,19 @@ fn irrecoverable_resolv_conf_is_reported() {
         fs::write("/etc/resolv.conf", format!("nameserver {A}\n")).expect("the test's own");
         let server = lab.serve_corefile(&of(A), |options| options.args(RESOLV_CONF));
         server.wait_for_log(UNKEPT, PATIENCE);
-        let said = status(&server, 0);
+        let printed = status(&server, 0);
         assert!(
-            said.contains("lookups   of this host are sent to this server, by /etc/resolv.conf\n"),
-            "{said}"
+            printed.contains("lookups   of this host are sent to this server, by /etc/resolv.conf\n"),
+            "{printed}"
         );
-        assert_eq!(said.matches(UNKEPT).count(), 1, "{said}");
+        assert_eq!(printed.matches(UNKEPT).count(), 1, "{printed}");
         // The check that the server makes every 30 s to report a removal.
         let ours = A.parse().expect("an address");
         assert!(node::HostResolver::ResolvConf.is_put(Path::new("/etc/resolv.conf"), ours));
         drop(server);
-        let (code, said) = machine.tries_down();
-        assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains(&format!("left: the host's resolver: {UNKEPT}")), "{said}");
+        let (code, printed) = machine.tries_down();
+        assert_eq!(code, Some(1), "{printed}");
+        assert!(printed.contains(&format!("left: the host's resolver: {UNKEPT}")), "{printed}");
         fs::write("/etc/resolv.conf", ORIGINAL).expect("as it says");
         machine.down();
     });

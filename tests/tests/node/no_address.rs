@@ -9,7 +9,7 @@ use tests::{Options, Server, ask, eventually, isolated, tool};
 use super::availability::{node, status};
 use super::lab::{COREFILE, Lab, NAME, US};
 
-/// Before anything is changed.
+/// A Corefile without a server block is refused before anything is changed.
 #[test]
 fn corefile_without_a_block_is_refused() {
     isolated(|| {
@@ -18,10 +18,10 @@ fn corefile_without_a_block_is_refused() {
             fs::write("/run/Corefile", text).expect("the test's own");
             for (word, code) in [("run", 217), ("up", 1), ("status", 1)] {
                 let ended = ended(&["node", word, "-conf", "/run/Corefile"]);
-                let told = String::from_utf8_lossy(&ended.stderr);
+                let stderr = String::from_utf8_lossy(&ended.stderr);
                 assert_eq!(ended.status.code(), Some(code), "{word} {text:?}: {ended:?}");
                 let expected = "localdns: /run/Corefile: the Corefile holds no server block; expected at least `. { ... }`\n";
-                assert!(told.ends_with(expected), "{word} {text:?}: {told}");
+                assert!(stderr.ends_with(expected), "{word} {text:?}: {stderr}");
             }
         }
         // Without the subcommand `node` it behaves like CoreDNS.
@@ -41,13 +41,13 @@ fn emptied_corefile_and_status() {
         let server = lab.serve(&["-host-resolver", "none"]);
         server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         server.write_corefile("# nothing\n");
-        let said = status(&server, 0);
+        let printed = status(&server, 0);
         for line in [
             "address   169.254.10.11  on localdns, fallback 10.3.0.2, answers\n",
             "corefile  ",
             ": the Corefile holds no server block",
         ] {
-            assert!(said.contains(line), "{line}: {said}");
+            assert!(printed.contains(line), "{line}: {printed}");
         }
         assert_eq!(ask("169.254.10.11:53".parse().expect("an address"), NAME, "A").short(), [US]);
     });
@@ -61,7 +61,7 @@ fn corefile_without_rule_addresses() {
             return;
         }
         let lab = Lab::new();
-        let told = "no server block listens on port 53 of an address that can have rules; have `bind` name the addresses that clients query\n";
+        let line = "no server block listens on port 53 of an address that can have rules; have `bind` name the addresses that clients query\n";
         for corefile in [
             COREFILE.replace(".:53", ".:5300"),
             ".:53 {\n    whoami\n}\n".to_owned(),
@@ -71,20 +71,20 @@ fn corefile_without_rule_addresses() {
             eventually("it says so of itself", PATIENCE, || {
                 fs::read_to_string("/proc/net/unix").ok()?.contains("localdns-node-").then_some(())
             });
-            let said = status(&server, 1);
-            assert!(said.contains(&format!("address   {told}")), "{corefile}{said}");
+            let printed = status(&server, 1);
+            assert!(printed.contains(&format!("address   {line}")), "{corefile}{printed}");
             let up = node(&server, &["up", "-host-resolver", "none"], 1);
-            assert!(up.ends_with(told), "{corefile}{up}");
+            assert!(up.ends_with(line), "{corefile}{up}");
             drop(server);
             let server = lab.serve_of(&corefile, &["-host-resolver", "none", "-rules", "none"]);
             let words = ["-rules", "none", "-host-resolver", "none"];
-            let said = eventually("it says so of itself", PATIENCE, || {
-                let said = node(&server, &[&["status"], &words[..]].concat(), 0);
-                said.contains("server    process").then_some(said)
+            let printed = eventually("it says so of itself", PATIENCE, || {
+                let printed = node(&server, &[&["status"], &words[..]].concat(), 0);
+                printed.contains("server    process").then_some(printed)
             });
-            assert!(said.contains(&format!("note      {told}")), "{corefile}{said}");
+            assert!(printed.contains(&format!("note      {line}")), "{corefile}{printed}");
             let up = node(&server, &[&["up"], &words[..]].concat(), 0);
-            assert!(up.ends_with(told), "{corefile}{up}");
+            assert!(up.ends_with(line), "{corefile}{up}");
         }
     });
 }

@@ -62,8 +62,11 @@ fn template_configmap_and_fallback() {
         };
         ask_the_cluster();
         // The upstream of `.` does not know the cluster's names.
-        let said = status(&server, 1);
-        assert!(said.starts_with("rules     in place\n") && said.contains("fallback 10.96.0.10"), "{said}");
+        let printed = status(&server, 1);
+        assert!(
+            printed.starts_with("rules     in place\n") && printed.contains("fallback 10.96.0.10"),
+            "{printed}"
+        );
         node(&server, &["up", "-host-resolver", "none", "-link", "nodelocaldns"], 0);
         ask_the_cluster();
     });
@@ -79,7 +82,7 @@ fn unusable_configmap_allows_a_start() {
         std::fs::create_dir_all("/run/kube-dns").expect("/run is ours");
         let sixteen: Vec<_> = (1..=16).map(|n| format!("\"192.0.2.{n}\"")).collect();
         let patience = Duration::from_secs(20);
-        for (stubs, upstreams, told) in [
+        for (stubs, upstreams, message) in [
             (
                 format!(r#"{{"who.test": [{}]}}"#, sixteen.join(",")),
                 "",
@@ -104,11 +107,11 @@ fn unusable_configmap_allows_a_start() {
             configmap("stubDomains", &stubs);
             configmap("upstreamNameservers", upstreams);
             let mut server = serve(&["-localip", "169.254.20.10"]);
-            server.wait_for_log(told, patience);
-            assert_eq!(answer("169.254.20.10"), US, "without it: {told}");
+            server.wait_for_log(message, patience);
+            assert_eq!(answer("169.254.20.10"), US, "without it: {message}");
             let metrics = server.metrics(SocketAddr::from(([127, 0, 0, 1], 9353)));
             let errors = metrics.value("coredns_nodecache_setup_errors_total", &[("errortype", "configmap")]);
-            assert_eq!(errors, Some(1.0), "{told}");
+            assert_eq!(errors, Some(1.0), "{message}");
             // A valid ConfigMap takes effect at the next check; a server named twice gets twice the
             // queries.
             configmap("upstreamNameservers", "");
@@ -142,8 +145,8 @@ fn changes_without_reload() {
         signal(server.pid(), "KILL");
         let mut down = Command::new(tests::binary());
         down.args(["node", "down"]);
-        let told = tests::output(down, Duration::from_secs(20)).stdout;
-        assert!(String::from_utf8_lossy(&told).contains("removed the link dns0 with its addresses"));
+        let stdout = tests::output(down, Duration::from_secs(20)).stdout;
+        assert!(String::from_utf8_lossy(&stdout).contains("removed the link dns0 with its addresses"));
         assert!(!run("ip", &["link"]).contains("dns0"));
     });
 }
@@ -163,9 +166,9 @@ fn filled_corefile_is_written_whole() {
         assert!(line.contains("/run/written") && line.contains("name a file that can be written"), "{line}");
         let followed = |server: &str| {
             configmap("stubDomains", &format!(r#"{{"who.test": ["{server}"]}}"#));
-            let who = if server == "10.3.0.2" { PLAIN } else { CLUSTER };
+            let responder = if server == "10.3.0.2" { PLAIN } else { CLUSTER };
             eventually("the stub domain's server", patience, || {
-                (answer("169.254.20.10") == who).then_some(())
+                (answer("169.254.20.10") == responder).then_some(())
             });
         };
         followed("10.3.0.2");
@@ -210,7 +213,7 @@ fn binary_named_node_cache() {
     let directory = tests::tempdir();
     let binary = directory.path().join("node-cache");
     symlink(tests::binary(), &binary).expect("the directory is ours");
-    let said = |words: &[&str], code| {
+    let run_node = |words: &[&str], code| {
         // `-localip` selects node-cache, whatever the binary's name.
         let ours = tests::binary();
         let program = if words.contains(&"-localip") { &ours } else { &binary };
@@ -221,8 +224,8 @@ fn binary_named_node_cache() {
         assert_eq!(output.status.code(), Some(code), "{text}");
         text.into_owned()
     };
-    assert!(said(&["-version"], 0).starts_with("localdns-"));
-    assert!(said(&["-plugins"], 0).contains("\nforward\n"));
+    assert!(run_node(&["-version"], 0).starts_with("localdns-"));
+    assert!(run_node(&["-plugins"], 0).contains("\nforward\n"));
     for (words, part) in [
         (&[][..], "`node-cache` needs -localip"),
         (&["-localip", "10.0.0.1,x"], "-localip \"x\" is not a comma-separated list of IP addresses"),
@@ -239,22 +242,22 @@ fn binary_named_node_cache() {
         (&["-localip", "10.0.0.1", "-link", "sixteencharacter"], "-link \"sixteencharacter\" is not"),
         (&["-localip", "10.0.0.1", "-syncinterval", "0"], "is not a number of seconds or a duration"),
     ] {
-        let text = said(words, 1);
+        let text = run_node(words, 1);
         assert!(text.contains(part), "{text}");
     }
     let base = directory.path().join("base");
     let base = base.to_str().expect("its name is text");
     let words = ["-localip", "169.254.20.10", "-basecorefile", base];
-    assert!(said(&words, 217).contains("name the template with -basecorefile"));
+    assert!(run_node(&words, 217).contains("name the template with -basecorefile"));
     std::fs::write(base, ".:53 {\n forward . __PILLAR__CLUSTER__DNS__\n}\n").expect("the directory is ours");
-    let text = said(&words, 217);
+    let text = run_node(&words, 217);
     assert!(text.contains("KUBE_DNS_SERVICE_HOST is not set"), "{text}");
     std::fs::write(base, "\n\n__PILLAR__DNS__DOMAIN__:53 {\n}\n").expect("the directory is ours");
-    let text = said(&words, 217);
+    let text = run_node(&words, 217);
     assert!(text.contains("line 3: __PILLAR__DNS__DOMAIN__ was not replaced when"), "{text}");
 }
 
-/// Until a `bind` names it.
+/// An address of `-localip` is reported until a `bind` names it.
 #[test]
 fn unbound_address_is_reported() {
     isolated(|| {
@@ -265,16 +268,16 @@ fn unbound_address_is_reported() {
         let bound = TEMPLATE.replace("__PILLAR__LOCAL__DNS__", "169.254.20.10");
         let server = serve_of(&bound, &["-localip", "169.254.20.11,169.254.20.10,10.96.0.20"]);
         let patience = Duration::from_secs(20);
-        let told = "-localip: 169.254.20.11, 10.96.0.20 are in no `bind` of the template";
-        let line = server.wait_for_log(told, patience);
+        let warning = "-localip: 169.254.20.11, 10.96.0.20 are in no `bind` of the template";
+        let line = server.wait_for_log(warning, patience);
         assert!(line.contains("`bind` them there, or leave them out of -localip"), "{line}");
         assert_eq!(answer("169.254.20.10"), US);
         let note = |is: bool| {
             eventually(&format!("a note: {is}"), patience, || {
                 let mut command = Command::new(tests::binary());
                 command.args(["node", "status", "-conf"]).arg(server.path("Corefile"));
-                let said = tests::output(command, patience).stdout;
-                (String::from_utf8_lossy(&said).contains(told) == is).then_some(())
+                let stdout = tests::output(command, patience).stdout;
+                (String::from_utf8_lossy(&stdout).contains(warning) == is).then_some(())
             });
         };
         note(true);

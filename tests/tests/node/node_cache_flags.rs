@@ -34,7 +34,7 @@ fn flags_of_node_cache() {
     });
 }
 
-/// At each check.
+/// Deleted iptables rules are restored at each check.
 #[test]
 fn deleted_iptables_rules_are_restored() {
     isolated(|| {
@@ -61,8 +61,8 @@ fn deleted_iptables_rules_are_restored() {
         // each.
         let (mut rounds, mut last_ms) = (0, 0);
         eventually("six rounds", PATIENCE, || {
-            let said = json(&server);
-            let ms = said["servers"][0]["addresses"][0]["probed_ms_ago"].as_u64()?;
+            let status = json(&server);
+            let ms = status["servers"][0]["addresses"][0]["probed_ms_ago"].as_u64()?;
             rounds += usize::from(ms < last_ms);
             last_ms = ms;
             (rounds == 6).then_some(())
@@ -91,9 +91,9 @@ fn foreign_address_is_served() {
         ]);
         command.args(flags).env("KUBE_DNS_UPSTREAM_SERVICE_HOST", "10.96.0.10");
         let ended = tests::output(command, PATIENCE);
-        let told = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(216), "{told}");
-        assert!(told.contains("10.96.0.20"), "{told}");
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(216), "{stderr}");
+        assert!(stderr.contains("10.96.0.20"), "{stderr}");
         assert!(!run("ip", &["addr"]).contains("10.96.0.20"));
 
         tests::add_address("10.96.0.20/32");

@@ -104,13 +104,15 @@ fn pod_daemonset_answers_pods() {
         // Before the API's objects are listed, the cluster's DNS answers at both addresses.
         cluster.lose();
         let mut first = node.start(&Manifest::of_pods());
-        first.pod.said("kubernetes has not listed its objects yet: the cluster's DNS answers meanwhile");
+        first
+            .pod
+            .wait_for_log("kubernetes has not listed its objects yet: the cluster's DNS answers meanwhile");
         for server in [LOCAL, KUBE_DNS] {
             eventually("the cluster's DNS answers", PATIENCE, || (web(server) == OF_CLUSTER).then_some(()));
         }
         assert!(!first.is_ready());
         cluster.start();
-        first.come_here();
+        first.until_serving();
         for server in [LOCAL, KUBE_DNS] {
             assert_eq!(web(server), "0 web.t1.svc.cluster.local. 10.96.7.1", "{server}");
         }
@@ -129,7 +131,7 @@ fn pod_daemonset_answers_pods() {
         assert_eq!(completed(ELSEWHERE), NOT_FOUND);
         // A pod on the host network has the node's address, so its search path is unknown.
         for server in [LOCAL, KUBE_DNS] {
-            assert_eq!(told(OF_NODE, server, COMPLETED), NOT_FOUND, "{server}");
+            assert_eq!(ask_from(OF_NODE, server, COMPLETED), NOT_FOUND, "{server}");
         }
 
         // The next pod starts without the API: it has the first pod's snapshot, but pods' addresses
@@ -138,9 +140,9 @@ fn pod_daemonset_answers_pods() {
         eventually("a snapshot", PATIENCE, || snapshot.exists().then_some(()));
         cluster.lose();
         let mut second = node.start(&Manifest::of_pods());
-        second.pod.said("Answers are of the snapshot");
-        second.come_here();
-        first.pod.said("another process serves");
+        second.pod.wait_for_log("Answers are of the snapshot");
+        second.until_serving();
+        first.pod.wait_for_log("another process serves");
         assert_eq!(first.pod.end(), Some(0));
         let (addresses, _) = resolved(POD, "web");
         assert_eq!(addresses.len(), 2, "{addresses:?}");
@@ -234,9 +236,9 @@ impl Node {
 
 impl Container {
     /// Waits until it answers at the node's addresses.
-    pub(super) fn come_here(&self) {
+    pub(super) fn until_serving(&self) {
         for ip in [LOCAL, KUBE_DNS] {
-            self.pod.said(&format!("queries to {ip} are answered here"));
+            self.pod.wait_for_log(&format!("queries to {ip} are answered here"));
         }
     }
 
@@ -265,9 +267,9 @@ impl Container {
 fn resolved(namespace: &str, name: &str) -> (BTreeSet<IpAddr>, [usize; 2]) {
     let before = asked();
     // `ip netns exec` mounts `/etc/netns/NAMESPACE/resolv.conf`.
-    let said = run("ip", &["netns", "exec", namespace, "getent", "ahosts", name]);
+    let addresses = run("ip", &["netns", "exec", namespace, "getent", "ahosts", name]);
     let after = asked();
-    let addresses = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let addresses = addresses.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     (addresses, [after[0] - before[0], after[1] - before[1]])
 }
 
@@ -278,17 +280,17 @@ fn asked() -> [usize; 2] {
 
 /// The answer that a client there gets for the first candidate of `example.com` in a pod of `t1`.
 fn completed(namespace: &'static str) -> String {
-    within(namespace, || told("0.0.0.0", LOCAL, COMPLETED)).join().expect("it is answered")
+    within(namespace, || ask_from("0.0.0.0", LOCAL, COMPLETED)).join().expect("it is answered")
 }
 
 /// The answer that a pod of this node gets for a Service.
 pub(super) fn web(server: &'static str) -> String {
-    within(POD, || told("0.0.0.0", server, "web.t1.svc.cluster.local")).join().expect("it is answered")
+    within(POD, || ask_from("0.0.0.0", server, "web.t1.svc.cluster.local")).join().expect("it is answered")
 }
 
 /// The answer that a client at one address gets from the server at another: the rcode, and names
 /// and data of the records.
-fn told(client: &str, server: &str, name: &str) -> String {
+fn ask_from(client: &str, server: &str, name: &str) -> String {
     let socket = UdpSocket::bind((client, 0)).expect("an address of this machine");
     socket.set_read_timeout(Some(PATIENCE)).expect("it is a socket");
     socket.send_to(&Ask::new(name, "A").bytes(), (server, 53)).expect("it is there");

@@ -78,8 +78,9 @@ fn serves_dies_and_returns(lacks: &'static str) {
     } else {
         // Pods' queries fail over at once since the socket is gone, all others when the leases end.
         if by_socket {
-            for (ip, who) in WAYS_OUT {
-                let asks = move || assert_eq!([false, true].map(|tcp| asked_at(ip, tcp)), [who; 2], "{ip}");
+            for (ip, responder) in WAYS_OUT {
+                let asks =
+                    move || assert_eq!([false, true].map(|tcp| asked_at(ip, tcp)), [responder; 2], "{ip}");
                 within(POD, asks).join().expect("it is answered");
             }
         }
@@ -107,9 +108,12 @@ fn serves_dies_and_returns(lacks: &'static str) {
 
     let mut server = serve(&lab, &kernel, &manager);
     manager.wait_for("READY=1", 3, PATIENCE);
-    let (code, said) = node(&kernel, &["down"]);
-    assert_contains!(said, &format!("process {} released its leases, addresses and rules\n", server.pid()));
-    assert_eq!((code, run("nft", &["list", "tables", "inet"])), (Some(0), String::new()), "{said}");
+    let (code, printed) = node(&kernel, &["down"]);
+    assert_contains!(
+        printed,
+        &format!("process {} released its leases, addresses and rules\n", server.pid())
+    );
+    assert_eq!((code, run("nft", &["list", "tables", "inet"])), (Some(0), String::new()), "{printed}");
     assert!(server.stop().success());
 }
 
@@ -181,10 +185,10 @@ fn restart_without_owned_tables() {
         systemd.ctl(&["restart", UNIT]);
         systemd.ctl(&["log-level", "info"]);
         let log = systemd.log(UNIT);
-        let heard: Vec<_> = log.lines().filter(|line| line.contains("Got notification message")).collect();
-        let first = |what: &str| heard.iter().position(|line| line.contains(what));
+        let received: Vec<_> = log.lines().filter(|line| line.contains("Got notification message")).collect();
+        let first = |what: &str| received.iter().position(|line| line.contains(what));
         let (stopping, stored) = (first("STOPPING=1"), first("FDSTORE=1"));
-        assert!(stopping.is_some() && stored.is_some() && stopping < stored, "{heard:#?}");
+        assert!(stopping.is_some() && stored.is_some() && stopping < stored, "{received:#?}");
         // A killed server leaves nothing that holds queries.
         systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", UNIT]);
         systemd.restarts(UNIT, 1);
@@ -204,7 +208,7 @@ fn serve(lab: &Lab, kernel: &OlderKernel, manager: &Manager) -> Server {
 fn is_well(server: &Server, kernel: &OlderKernel, (by_owner, by_socket): (bool, bool)) {
     let corefile = server.path("Corefile");
     let corefile = corefile.to_string_lossy();
-    let (code, said) = node(kernel, &["status", "-conf", &corefile]);
+    let (code, printed) = node(kernel, &["status", "-conf", &corefile]);
     let note = match (by_owner, by_socket) {
         (false, true) => WITHOUT_OWNERS,
         (true, _) => WITHOUT_SOCKETS,
@@ -216,9 +220,9 @@ fn is_well(server: &Server, kernel: &OlderKernel, (by_owner, by_socket): (bool, 
         "lease     fd10::11  held, lost 0 times, answered a probe ".to_owned(),
         format!("note      {note}\n"),
     ] {
-        assert!(said.contains(&line), "{line}\n{said}");
+        assert!(printed.contains(&line), "{line}\n{printed}");
     }
-    assert_eq!((code, said.matches("note ").count()), (Some(0), 1), "{said}");
+    assert_eq!((code, printed.matches("note ").count()), (Some(0), 1), "{printed}");
     let (_, json) = node(kernel, &["status", "-json", "-conf", &corefile]);
     let json: Value = serde_json::from_str(&json).expect("one object");
     assert_eq!(json["lease_holders"], serde_json::json!([server.pid()]), "{json}");
@@ -235,8 +239,9 @@ fn node_up(kernel: &OlderKernel) {
     let directory = tempdir();
     let corefile = directory.path().join("Corefile");
     fs::write(&corefile, super::lab::COREFILE).expect("the test's own");
-    let (code, said) = node(kernel, &["up", "-host-resolver", "none", "-conf", &corefile.to_string_lossy()]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, printed) =
+        node(kernel, &["up", "-host-resolver", "none", "-conf", &corefile.to_string_lossy()]);
+    assert_eq!(code, Some(0), "{printed}");
 }
 
 /// Runs `localdns node` on such a kernel.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tests::{
     Ask, Cgroup, Held, Message, Options, Stream, eventually, flood, isolated_for, isolated_steadily, now,
-    run, skip, tell, tool,
+    report, run, skip, tool,
 };
 
 use super::availability::status;
@@ -32,7 +32,7 @@ fn minutes_of_overload_end_no_lease() {
     }
 }
 
-/// Even under a flood of which the other workers take their share.
+/// The lease ends under a flood, too, of which the other workers take their share.
 #[test]
 fn stuck_worker_ends_its_lease() {
     let _alone = ONE_FLOOD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +124,7 @@ fn overload(length: Duration, times: f64) {
     let counts: Vec<_> = running.into_iter().map(|one| one.finish(Duration::ZERO)).collect();
     let sum = |of: fn(&tests::StreamCounts) -> usize| counts.iter().map(of).sum::<usize>();
     let (sent, answered) = (sum(|one| one.sent), sum(|one| one.answered));
-    tell(&format!("measured: peak {peak:.0} a second; {sent} sent and {answered} answered in {took:.1} s"));
+    report(&format!("measured: peak {peak:.0} a second; {sent} sent and {answered} answered in {took:.1} s"));
     assert_eq!(sum(|one| one.wrong + one.duplicate), 0, "somebody else answered, or twice");
     assert_eq!(lab.asked(), asked, "queries that the upstream was asked");
     let log = server.log_text();

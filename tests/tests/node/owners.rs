@@ -24,16 +24,16 @@ fn address_on_another_link() {
         let before = addresses();
         let mut server = Server::start_with(COREFILE, options());
         server.wait_for_log("queries to 10.96.0.20 are answered here", PATIENCE);
-        let told = [
+        let notes = [
             "10.96.0.20 is on kube-ipvs0: kube-proxy is in IPVS mode, which takes the queries before this server; have `bind` name a link-local address (169.254.0.0/16, fd00::/8) in its place",
             "169.254.10.11 is on theirs, which localdns does not manage: it is not restored if another program removes it; remove it there, or set -link theirs",
         ];
-        let said = status(&server, 0);
-        for told in told {
-            server.wait_for_log(told, PATIENCE);
-            assert!(said.contains(&format!("note      {told}\n")), "{told}\n{said}");
+        let printed = status(&server, 0);
+        for note in notes {
+            server.wait_for_log(note, PATIENCE);
+            assert!(printed.contains(&format!("note      {note}\n")), "{note}\n{printed}");
         }
-        assert_eq!(said.matches("note ").count(), 2, "{said}");
+        assert_eq!(printed.matches("note ").count(), 2, "{printed}");
         assert_eq!(addresses(), before);
         // The server does not restore an address that its owner removes.
         run("ip", &["addr", "del", "10.96.0.20/32", "dev", IPVS]);
@@ -41,13 +41,13 @@ fn address_on_another_link() {
         server.wait_for_log("169.254.10.10 was removed from this machine and is restored", PATIENCE);
         assert!(!run("ip", &["addr"]).contains("10.96.0.20"), "{}", server.log_text());
         assert!(server.stop().success());
-        for told in told {
-            assert_eq!(server.log_text().matches(told).count(), 1, "{}", server.log_text());
+        for note in notes {
+            assert_eq!(server.log_text().matches(note).count(), 1, "{}", server.log_text());
         }
     });
 }
 
-/// Until it is back on our link.
+/// An address that is moved to another link is reported until it is back.
 #[test]
 fn moved_address_is_reported() {
     isolated(|| {
@@ -61,10 +61,13 @@ fn moved_address_is_reported() {
         assert!(!status(&server, 0).contains("theirs"));
         run("ip", &["addr", "add", "169.254.10.11/32", "dev", "theirs"]);
         run("ip", &["addr", "del", "169.254.10.11/32", "dev", "localdns"]);
-        let told = "169.254.10.11 is on theirs, which localdns does not manage: it is not restored if another program removes it";
-        server.wait_for_log(told, PATIENCE);
-        let said = status(&server, 0);
-        assert!(said.contains("address   169.254.10.11  on theirs, ") && said.contains(told), "{said}");
+        let note = "169.254.10.11 is on theirs, which localdns does not manage: it is not restored if another program removes it";
+        server.wait_for_log(note, PATIENCE);
+        let printed = status(&server, 0);
+        assert!(
+            printed.contains("address   169.254.10.11  on theirs, ") && printed.contains(note),
+            "{printed}"
+        );
         run("ip", &["addr", "del", "169.254.10.11/32", "dev", "theirs"]);
         server.wait_for_log(
             "169.254.10.11 was removed from this machine and is restored on localdns",
@@ -89,12 +92,12 @@ fn address_no_longer_bound() {
             let server = Server::start_with(COREFILE, options().args(["-link", link]));
             server.wait_for_log("queries to 169.254.10.11 are answered here", PATIENCE);
             assert!(!status(&server, 0).contains("no block binds it"));
-            let told = format!(
+            let note = format!(
                 "169.254.10.11 is on {link}, and no block binds it: clients with it in their resolv.conf get no answer, unless another server listens there; have `bind` name it again or, once no client uses it, `ip address del 169.254.10.11/32 dev {link}`"
             );
-            let is_told = |wanted: bool| {
+            let until_noted = |wanted: bool| {
                 eventually(&format!("told: {wanted}"), PATIENCE, || {
-                    (status(&server, 0).contains(&format!("note      {told}\n")) == wanted).then_some(())
+                    (status(&server, 0).contains(&format!("note      {note}\n")) == wanted).then_some(())
                 });
             };
             let serve = |corefile: &str| {
@@ -103,15 +106,15 @@ fn address_no_longer_bound() {
             };
             let without = COREFILE.replace(" 169.254.10.11", "");
             serve(&without);
-            is_told(true);
+            until_noted(true);
             serve(COREFILE);
-            is_told(false);
+            until_noted(false);
             serve(&without);
-            is_told(true);
+            until_noted(true);
             assert!(!server.log_text().contains("198.51.100.7"), "{}", server.log_text());
             run("ip", &["address", "del", "169.254.10.11/32", "dev", link]);
-            is_told(false);
-            assert_eq!(server.log_text().matches(&told).count(), 2, "{}", server.log_text());
+            until_noted(false);
+            assert_eq!(server.log_text().matches(&note).count(), 2, "{}", server.log_text());
             drop(server);
             // The next server uses another link.
             let mut down = std::process::Command::new(tests::binary());
@@ -139,17 +142,17 @@ fn two_servers_with_different_addresses() {
         assert!(status(&first, 0).starts_with("rules     in place\n"));
         let second = serve("169.254.10.11");
         for server in [&first, &second] {
-            let said = eventually("both are heard", PATIENCE, || {
-                let said = status(server, 1);
-                (said.matches("answered a probe").count() == 2).then_some(said)
+            let printed = eventually("both are heard", PATIENCE, || {
+                let printed = status(server, 1);
+                (printed.matches("answered a probe").count() == 2).then_some(printed)
             });
-            let told = "rules     169.254.10.10 of a server is not in them: another server has replaced them, and clients of";
-            assert!(said.starts_with(told) && !said.contains("no block binds it"), "{said}");
+            let line = "rules     169.254.10.10 of a server is not in them: another server has replaced them, and clients of";
+            assert!(printed.starts_with(line) && !printed.contains("no block binds it"), "{printed}");
         }
         tests::signal(first.pid(), "KILL");
         first.wait(PATIENCE);
-        let told = "note      169.254.10.10 is on localdns, and no block binds it: ";
-        eventually("nobody has it any more", PATIENCE, || status(&second, 0).contains(told).then_some(()));
+        let note = "note      169.254.10.10 is on localdns, and no block binds it: ";
+        eventually("nobody has it any more", PATIENCE, || status(&second, 0).contains(note).then_some(()));
     });
 }
 
@@ -185,13 +188,13 @@ fn ready_despite_captured_service_queries() {
         let mut server = Server::start_with(COREFILE, how.env("WATCHDOG_USEC", "300000"));
         manager.wait_for("READY=1", 1, PATIENCE);
         manager.wait_for("WATCHDOG=1", 2, PATIENCE);
-        for (at, who) in [("169.254.10.10:53", US), ("10.96.0.20:53", CLUSTER)] {
-            assert_eq!(of_pod(at), who, "{at}");
+        for (at, responder) in [("169.254.10.10:53", US), ("10.96.0.20:53", CLUSTER)] {
+            assert_eq!(of_pod(at), responder, "{at}");
         }
-        let said = status(&server, 0);
-        let mend = "; find the rule that redirects its queries: nft list ruleset\n";
-        assert!(said.contains(": another process answers") && said.contains(mend), "{said}");
-        assert!(said.contains("note      10.96.0.20 is on kube-ipvs0: "), "{said}");
+        let printed = status(&server, 0);
+        let remedy = "; find the rule that redirects its queries: nft list ruleset\n";
+        assert!(printed.contains(": another process answers") && printed.contains(remedy), "{printed}");
+        assert!(printed.contains("note      10.96.0.20 is on kube-ipvs0: "), "{printed}");
         let log = server.log_text();
         assert!(!log.contains("do not arrive here"), "the owner is named, once: {log}");
         // The other addresses have their fallback.

@@ -9,7 +9,7 @@ use super::availability::{node, status};
 use super::clients::{answers_everywhere, asked_at};
 use super::lab::{CLUSTER, Lab, POD, US, within};
 
-/// Only once every address has answered over UDP and TCP.
+/// Rules and READY follow only once every address has answered over UDP and TCP.
 #[test]
 fn rules_and_ready_after_every_answer() {
     isolated(|| {
@@ -20,7 +20,7 @@ fn rules_and_ready_after_every_answer() {
         run("nft", &["add table inet hang"]);
         run("nft", &["add chain inet hang output { type filter hook output priority -400; }"]);
         for (rules, count) in [("nft", 0), ("iptables", 16), ("node-cache", 48)] {
-            for (silent, told, is_service) in [
+            for (silent, message, is_service) in [
                 ("ip daddr 10.96.0.20", "no rules yet: 10.96.0.20:53 does not answer", true),
                 ("ip6 daddr fd10::11", "no rules yet: [fd10::11]:53 does not answer", false),
                 ("tcp dport 53", "does not answer over TCP", true),
@@ -34,14 +34,17 @@ fn rules_and_ready_after_every_answer() {
                 let options = manager.options().subcommand(&["node", "run"]);
                 let options = options.args(["-host-resolver", "none", "-rules", rules]);
                 let mut server = lab.serve_with(|_| options);
-                server.wait_for_log(told, PATIENCE);
+                server.wait_for_log(message, PATIENCE);
                 let before = dropped();
                 eventually("many rounds", PATIENCE, || (dropped() > before + 20).then_some(()));
                 assert!(!has_table(), "{what}");
                 assert_eq!(rules_of_iptables(), 0, "{what}");
-                assert_eq!(manager.said("READY=1"), 0, "{what}");
-                let said = status(&server, 1);
-                assert!(said.contains("note      no rules yet: ") && said.contains(told), "{what}: {said}");
+                assert_eq!(manager.received("READY=1"), 0, "{what}");
+                let printed = status(&server, 1);
+                assert!(
+                    printed.contains("note      no rules yet: ") && printed.contains(message),
+                    "{what}: {printed}"
+                );
                 if is_service {
                     for tcp in [false, true] {
                         assert_eq!(asked_at("10.96.0.20", tcp), CLUSTER, "{what}");

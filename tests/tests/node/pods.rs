@@ -14,7 +14,7 @@ use super::clients::{Clients, handovers, thirty_percent};
 use super::lab::{COREFILE, Lab};
 use super::upgrade::CALM;
 
-/// Until it is told to end.
+/// A pod that has handed over changes nothing until it gets SIGTERM.
 #[test]
 fn pod_after_handover_changes_nothing() {
     isolated_steadily(Duration::from_secs(180), || one_after_another(3, || CALM, Clients::start));
@@ -38,7 +38,7 @@ fn one_after_another(times: usize, rate: fn() -> u32, clients: fn(u32) -> Client
     let lab = Lab::new();
     let host = tempdir();
     let mut old = start(host.path());
-    old.said("queries to fd10::11 are answered here");
+    old.wait_for_log("queries to fd10::11 are answered here");
     let rate = rate() / Clients::OVER_UDP;
     let asked = lab.asked();
     let clients = clients(rate);
@@ -46,8 +46,8 @@ fn one_after_another(times: usize, rate: fn() -> u32, clients: fn(u32) -> Client
     for _ in 0..times {
         go_on();
         let next = start(host.path());
-        next.said("queries to fd10::11 are answered here");
-        old.said("another process serves");
+        next.wait_for_log("queries to fd10::11 are answered here");
+        old.wait_for_log("another process serves");
         eventually("the old pod's last socket", PATIENCE, || old.network().is_empty().then_some(()));
         go_on();
         let (before, rules, status) = (answered(), rules(), node_status());
@@ -83,7 +83,7 @@ fn pod_handover_failures() {
         let _lab = Lab::new();
         let host = tempdir();
         let mut first = start(host.path());
-        first.said("queries to fd10::11 are answered here");
+        first.wait_for_log("queries to fd10::11 are answered here");
         let clients = Clients::start(125);
         fs::write(host.path().join("Corefile"), ".:53 {\n    forwrad .\n}\n").expect("the test's own");
         let mut wrong = as_it_is(host.path());
@@ -94,7 +94,7 @@ fn pod_handover_failures() {
         first.kill();
         assert!(host.path().join("door").exists());
         let mut second = start(host.path());
-        second.said("queries to fd10::11 are answered here");
+        second.wait_for_log("queries to fd10::11 are answered here");
         let clients = Clients::start(125);
         clients.go_on(60);
         clients.finish();

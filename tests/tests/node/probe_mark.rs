@@ -40,8 +40,8 @@ fn probe_mark() {
             let counted: [_; 2] = packets();
             eventually("more probes", PATIENCE, || (packets::<2>()[1] > counted[1] + 20).then_some(()));
             assert_eq!(packets::<2>()[0], 0, "{mark}: probes of the other mark");
-            let said = status(&server, 0);
-            assert_eq!(said.matches("held, lost 0 times").count(), ADDRESSES.len(), "{mark}: {said}");
+            let printed = status(&server, 0);
+            assert_eq!(printed.matches("held, lost 0 times").count(), ADDRESSES.len(), "{mark}: {printed}");
             assert!(server.stop().success());
         }
     });

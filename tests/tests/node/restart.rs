@@ -38,14 +38,14 @@ fn restarts(times: usize, rate: u32, clients: fn(u32) -> Clients) {
     let rate = rate / Clients::OVER_UDP;
     let clients = clients(rate);
     let mut pid = systemd.main_pid(UNIT);
-    let mut goes_to = |next: String| {
+    let mut until_served_by = |next: String| {
         assert!(next != pid && next != "0", "{pid} is followed by {next}");
         pid = next;
     };
     for restart in 1..=times {
         clients.go_on(rate as usize / 2);
         systemd.ctl(&["restart", UNIT]);
-        goes_to(systemd.main_pid(UNIT));
+        until_served_by(systemd.main_pid(UNIT));
         let adopted = format!("{restart} times");
         let log = systemd.log(UNIT);
         assert_eq!(log.matches("the cache starts with").count(), restart, "{adopted}:\n{log}");
@@ -56,7 +56,7 @@ fn restarts(times: usize, rate: u32, clients: fn(u32) -> Clients) {
     eventually("the next process", PATIENCE, || {
         (systemd.log(UNIT).contains("Upgrade finished")).then_some(())
     });
-    goes_to(systemd.main_pid(UNIT));
+    until_served_by(systemd.main_pid(UNIT));
     clients.go_on(rate as usize / 2);
     assert!(clients.finish() > times, "each connection that was kept ended with each process");
     assert_eq!(lab.asked(), asked, "queries that the upstream was asked");
@@ -65,7 +65,7 @@ fn restarts(times: usize, rate: u32, clients: fn(u32) -> Clients) {
     assert!(!log.contains("the lease of"), "a lease ended meanwhile:\n{log}");
 }
 
-/// Also at the end of the unit; a start takes the queries back.
+/// A stop and the end of the unit leave the fallback; a start takes the queries back.
 #[test]
 fn stop_leaves_the_fallback() {
     isolated_for(Duration::from_secs(180), || {
@@ -91,7 +91,7 @@ fn stop_leaves_the_fallback() {
     });
 }
 
-/// Those in the sockets of a killed server.
+/// The next server answers the queries in the sockets of a killed one.
 #[test]
 fn next_server_answers_queued_queries() {
     isolated_for(Duration::from_secs(180), || {

@@ -24,7 +24,7 @@ fn restart_keeps_redirected_queries() {
             systemd.log(UNIT).contains("the lease of 169.254.10.11 ended").then_some(())
         });
         let places = [None, Some(POD)];
-        let led_away = Clients::of(&places, &["169.254.10.11"], RATE, |who| who == PLAIN);
+        let led_away = Clients::of(&places, &["169.254.10.11"], RATE, |responder| responder == PLAIN);
         let others = Clients::of(&places, &["169.254.10.10"], RATE, is_ours);
         led_away.go_on(50);
         let pid = systemd.main_pid(UNIT);
@@ -42,7 +42,7 @@ fn restart_keeps_redirected_queries() {
     });
 }
 
-/// However often it is requested, no query is redirected.
+/// Requests for the status during a restart redirect no query.
 #[test]
 fn status_during_a_restart() {
     isolated_steadily(Duration::from_secs(180), || {
@@ -79,9 +79,9 @@ fn server_before_its_successor() {
         let mut down = Command::new(tests::binary());
         down.args(["node", "down"]);
         let down = output(down, PATIENCE);
-        let said = String::from_utf8_lossy(&down.stdout) + String::from_utf8_lossy(&down.stderr);
-        assert_eq!(down.status.code(), Some(1), "{said}");
-        assert!(said.contains("is handing over to another process"), "{said}");
+        let printed = String::from_utf8_lossy(&down.stdout) + String::from_utf8_lossy(&down.stderr);
+        assert_eq!(down.status.code(), Some(1), "{printed}");
+        assert!(printed.contains("is handing over to another process"), "{printed}");
         eventually("the next process", PATIENCE, || {
             (systemd.show(UNIT, "ActiveState") == ["active"]).then_some(())
         });

@@ -37,10 +37,10 @@ fn reused_port_when_redirected() {
         });
         server.signal("STOP");
         until_led_away();
-        for (who, connection) in &mut kept {
+        for (client, connection) in &mut kept {
             let error = ask(connection).expect_err("whom it was open to hangs");
             let error = error.downcast::<io::Error>().expect("the socket says why");
-            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{who}: {error}");
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{client}: {error}");
         }
     });
 }
@@ -98,8 +98,8 @@ fn reused_port_at_the_return() {
         server.signal("KILL");
         assert_eq!(server.wait(PATIENCE).signal(), Some(9));
         // The server's side closes first: the kernel keeps it in TIME_WAIT for a minute.
-        for (who, connection) in &mut kept {
-            connection.message().expect_err(who);
+        for (client, connection) in &mut kept {
+            connection.message().expect_err(client);
             connection.finish().expect("the kernel takes it");
         }
         drop(kept);
@@ -108,10 +108,10 @@ fn reused_port_at_the_return() {
             assert_eq!(ask(connection).ok(), Some(upstream(ip).to_owned()), "{ip}");
         });
         let _next = serve_in(&lab);
-        for (who, connection) in &mut kept {
+        for (client, connection) in &mut kept {
             let error = ask(connection).expect_err("it comes to us now");
             let error = error.downcast::<io::Error>().expect("the socket says why");
-            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{who}: {error}");
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{client}: {error}");
         }
     });
 }

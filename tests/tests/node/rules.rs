@@ -34,7 +34,7 @@ fn permanent_table_round_trip() {
     });
 }
 
-/// Whatever another program changes in it.
+/// Every change of another program to the table is seen.
 #[test]
 fn permanent_table_changes_are_seen() {
     isolated(|| {
@@ -80,7 +80,7 @@ fn permanent_table_changes_are_seen() {
     });
 }
 
-/// Only after changes by another program.
+/// The table is listed only after changes of another program.
 #[test]
 fn permanent_table_is_listed_on_change() {
     isolated(|| {

@@ -39,9 +39,9 @@ fn status_reports_problems_and_remedies() {
             ],
         );
         // The host's resolver is looked at once all addresses answer.
-        let said = eventually("the host's resolver is looked at", Duration::from_secs(10), || {
-            let said = status(&server, 0);
-            said.contains("systemd-networkd does not run").then_some(said)
+        let shown = eventually("the host's resolver is looked at", Duration::from_secs(10), || {
+            let shown = status(&server, 0);
+            shown.contains("systemd-networkd does not run").then_some(shown)
         });
         let pid = server.pid();
         for line in [
@@ -57,11 +57,11 @@ fn status_reports_problems_and_remedies() {
             "firewall  inet fw in drops packets that its rules do not accept, on the path to this server; unless a rule accepts these queries, run: nft 'add rule inet fw in iifname != { \"v2\" } ip daddr { 10.96.0.20, 169.254.10.10, 169.254.10.11 } meta l4proto { tcp, udp } th dport 53 accept' && nft "
                 .to_owned(),
         ] {
-            assert!(said.contains(&line), "{line}\n{said}");
+            assert!(shown.contains(&line), "{line}\n{shown}");
         }
-        assert_eq!(said.matches("firewall").count(), 2, "{said}");
+        assert_eq!(shown.matches("firewall").count(), 2, "{shown}");
         // Each remedy runs as printed.
-        for line in said.lines().filter(|line| line.starts_with("firewall")) {
+        for line in shown.lines().filter(|line| line.starts_with("firewall")) {
             let remedy = line.rsplit_once("these queries, run: ").expect("a remedy").1;
             run("sh", &["-ec", remedy]);
         }
@@ -81,24 +81,25 @@ fn status_reports_problems_and_remedies() {
             ("fd10::11", json!("fd03::2")),
         ] {
             let of = |list: &Value| list.as_array()?.iter().find(|one| one["address"] == ip).cloned();
-            let told = json!({ "address": ip, "link": "localdns", "fallback": fallback, "answers": true });
-            assert_eq!(of(&json["addresses"]), Some(told), "{json}");
+            let expected =
+                json!({ "address": ip, "link": "localdns", "fallback": fallback, "answers": true });
+            assert_eq!(of(&json["addresses"]), Some(expected), "{json}");
             let probed = of(&json["servers"][0]["addresses"]).and_then(|one| one["probed_ms_ago"].as_u64());
             assert!(probed.is_some_and(|ago| ago < 10_000), "{ip}: {json}");
         }
         server.signal("STOP");
         let hung = status(&server, 1);
-        let told = format!(
+        let line = format!(
             "server    process {pid} does not report its status: it has not answered within 1 s; if it hangs, restart it\n"
         );
-        assert!(hung.contains(&told), "{hung}");
+        assert!(hung.contains(&line), "{hung}");
         // Any process may fill its queue.
         fill_queue(pid);
         let full = status(&server, 1);
-        let told = format!(
+        let line = format!(
             "server    process {pid} has leases but accepts no commands; try again, and if it hangs, restart it\n"
         );
-        assert!(full.contains(&told), "{full}");
+        assert!(full.contains(&line), "{full}");
         assert!(!full.contains("start the server"), "{full}");
     });
 }
@@ -135,22 +136,22 @@ fn address_answers_without_upstreams() {
         for ip in ["10.2.0.2", "10.3.0.2", "fd03::2"] {
             lab.upstream(ip).answer_by(|_| Action::Silent);
         }
-        let said = status(&server, 0);
-        assert_eq!(said.matches(", answers\n").count(), 4, "{said}");
+        let shown = status(&server, 0);
+        assert_eq!(shown.matches(", answers\n").count(), 4, "{shown}");
         let json = json(&server);
         assert_eq!(json["well"], true, "{json}");
-        assert!(!said.contains(" down: "), "nobody has asked them: {said}");
+        assert!(!shown.contains(" down: "), "nobody has asked them: {shown}");
         eventually("that they are down is told", Duration::from_secs(30), || {
             let _ = Ask::new("absent.test", "A").timeout(Duration::from_millis(100)).try_of(AT.parse().ok()?);
-            let told =
+            let line =
                 "note      10.3.0.2:53 [fd03::2]:53 down: queries without another upstream get SERVFAIL\n";
-            status(&server, 0).contains(told).then_some(())
+            status(&server, 0).contains(line).then_some(())
         });
         assert!(json["servers"][0]["probe"].is_null(), "it is the server's secret: {json}");
         // A stopped server's fallback answers, but is silent here.
         server.signal("STOP");
-        let said = status(&server, 1);
-        assert_eq!(said.matches(", does not answer\n").count(), 4, "{said}");
+        let shown = status(&server, 1);
+        assert_eq!(shown.matches(", does not answer\n").count(), 4, "{shown}");
     });
 }
 
@@ -166,11 +167,11 @@ fn left_rules_against_the_corefile() {
         server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
         signal(server.pid(), "KILL");
         server.wait(Duration::from_secs(5));
-        let said = status(&server, 1);
-        assert!(said.starts_with("rules     in place\n"), "{said}");
-        let mends = "; run `localdns node up` to replace them\n";
+        let shown = status(&server, 1);
+        assert!(shown.starts_with("rules     in place\n"), "{shown}");
+        let action = "; run `localdns node up` to replace them\n";
         let changed = "not those of this Corefile, or changed by another process";
-        for (from, to, told) in [
+        for (from, to, difference) in [
             (
                 "169.254.10.11 fd10::11",
                 "169.254.10.12 fd10::11",
@@ -189,8 +190,8 @@ fn left_rules_against_the_corefile() {
             ),
         ] {
             server.write_corefile(&COREFILE.replace(from, to));
-            let said = status(&server, 1);
-            assert!(said.starts_with(&format!("rules     {told}{mends}")), "{to}: {said}");
+            let shown = status(&server, 1);
+            assert!(shown.starts_with(&format!("rules     {difference}{action}")), "{to}: {shown}");
             node(&server, &["up", "-host-resolver", "none"], 0);
             assert!(status(&server, 1).starts_with("rules     in place\n"), "{to}");
             server.write_corefile(COREFILE);
@@ -206,18 +207,18 @@ fn left_rules_against_the_corefile() {
             "add set inet localdns theirs { type ipv4_addr; }",
         ] {
             run("nft", &[change]);
-            let said = status(&server, 1);
-            assert!(said.starts_with(&format!("rules     {changed}{mends}")), "{change}: {said}");
+            let shown = status(&server, 1);
+            assert!(shown.starts_with(&format!("rules     {changed}{action}")), "{change}: {shown}");
             node(&server, &["up", "-host-resolver", "none"], 0);
             assert!(status(&server, 1).starts_with("rules     in place\n"), "{change}");
         }
         // The server knew which upstreams were up: its choice stays in effect and is reported.
         server.write_corefile(&COREFILE.replace("forward . 10.3.0.2", "forward . 10.2.0.2 10.3.0.2"));
-        let said = status(&server, 1);
-        assert!(said.starts_with("rules     in place\n"), "{said}");
+        let shown = status(&server, 1);
+        assert!(shown.starts_with("rules     in place\n"), "{shown}");
         assert!(
-            said.contains("address   169.254.10.11  on localdns, fallback 10.3.0.2, answers\n"),
-            "{said}"
+            shown.contains("address   169.254.10.11  on localdns, fallback 10.3.0.2, answers\n"),
+            "{shown}"
         );
     });
 }
@@ -233,18 +234,18 @@ fn notes_are_reported_once() {
         let server = lab
             .serve_of(&COREFILE.replace("    forward . 10.3.0.2 fd03::2\n", ""), &["-host-resolver", "none"]);
         server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
-        let said = status(&server, 0);
+        let shown = status(&server, 0);
         for ip in ["169.254.10.11", "fd10::11"] {
             let note = format!(
                 "note      {ip} has no fallback: it has no `forward .`; add one to its block for `.`, or its clients get no answer while no server is running\n"
             );
-            assert_eq!(said.matches(&note).count(), 1, "{said}");
+            assert_eq!(shown.matches(&note).count(), 1, "{shown}");
         }
-        assert_eq!(said.matches("note ").count(), 2, "{said}");
+        assert_eq!(shown.matches("note ").count(), 2, "{shown}");
     });
 }
 
-/// It redirects no query.
+/// A failed reload is reported and redirects no query.
 #[test]
 fn failed_reload_is_reported() {
     isolated(|| {
@@ -272,19 +273,19 @@ fn failed_reload_is_reported() {
             let failed = server.log_text().matches("Restart failed").count();
             server.signal("HUP");
             server.wait_for_lines("Restart failed", failed + 1, Duration::from_secs(10));
-            let said = status(&server, 0);
-            let line = said
+            let shown = status(&server, 0);
+            let line = shown
                 .lines()
                 .find(|line| line.starts_with("reload    failed "))
-                .unwrap_or_else(|| panic!("{said}"));
+                .unwrap_or_else(|| panic!("{shown}"));
             assert!(line.contains(cause), "{line}");
             assert!(line.ends_with("; fix the Corefile, and run `localdns check -conf FILE`"), "{line}");
-            assert_eq!(said.contains("corefile  "), !is_read, "{said}");
+            assert_eq!(shown.contains("corefile  "), !is_read, "{shown}");
             assert!(
-                said.contains("address   169.254.10.11  on localdns, fallback 10.3.0.2, answers\n"),
-                "{said}"
+                shown.contains("address   169.254.10.11  on localdns, fallback 10.3.0.2, answers\n"),
+                "{shown}"
             );
-            assert!(said.starts_with("rules     in place\n"), "{said}");
+            assert!(shown.starts_with("rules     in place\n"), "{shown}");
         }
         server.write_corefile(COREFILE);
         server.signal("HUP");
@@ -305,9 +306,9 @@ fn json_problems_match_the_text() {
         let with_metrics = COREFILE.replacen("hosts {", "prometheus 127.0.0.1:9253\n    hosts {", 1);
         let server = lab.serve_of(&with_metrics, &flags);
         server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
-        let told =
+        let remedy =
             "have the network manager write its name servers to it, or name another file with -upstreams";
-        let upstreams = ("upstreams", "/run/resolv.conf has no nameserver", told);
+        let upstreams = ("upstreams", "/run/resolv.conf has no nameserver", remedy);
         eventually("the list is looked at", PATIENCE, || {
             status(&server, 0).contains("/run/resolv.conf has no nameserver").then_some(())
         });
@@ -362,14 +363,14 @@ fn json_problems_match_the_text() {
         is_wrong(&server, 1, &down);
         signal(server.pid(), "KILL");
         node(&server, &["up", "-host-resolver", "none"], 0);
-        let nobody = "none held: queries go to the fallback";
-        is_wrong(&server, 1, &[("leases", nobody, "start the server")]);
+        let cause = "none held: queries go to the fallback";
+        is_wrong(&server, 1, &[("leases", cause, "start the server")]);
     });
 }
 
 /// Asserts that these are the only problems: subject, part of the problem, part of the remedy.
 fn is_wrong(server: &Server, code: i32, expected: &[(&str, &str, &str)]) {
-    let (said, json) = (status(server, code), json(server));
+    let (shown, json) = (status(server, code), json(server));
     assert_eq!(json["format"], 1, "{json:#}");
     let problems = json["problems"].as_array().expect("a list");
     for (subject, problem, remedy) in expected {
@@ -380,7 +381,7 @@ fn is_wrong(server: &Server, code: i32, expected: &[(&str, &str, &str)]) {
         };
         assert!(problems.iter().any(|one| is_it(&one)), "{subject} {problem}: {json:#}");
         let is_line = |line: &str| line.starts_with(subject) && line.ends_with(&format!("; {remedy}"));
-        assert!(said.lines().any(is_line), "{subject} {problem}: {said}");
+        assert!(shown.lines().any(is_line), "{subject} {problem}: {shown}");
     }
     assert_eq!(problems.len(), expected.len(), "{json:#}");
 }

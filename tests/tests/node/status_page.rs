@@ -63,9 +63,9 @@ fn page_is_self_contained() {
             let (code, text) = http_get(admin, "/status").ok()?;
             assert_eq!(code, 200, "{text}");
             let status: Value = serde_json::from_str(&text).expect("one object");
-            let is_told =
+            let is_reported =
                 status["answers"]["queries"].as_u64()? >= 4 && status["node"]["addresses"][0]["held"] == true;
-            is_told.then_some(status)
+            is_reported.then_some(status)
         });
         // Every JSON pointer that the script reads.
         for path in [

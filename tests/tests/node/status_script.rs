@@ -23,8 +23,8 @@ fn page_script_shows_a_server() {
         let admin = "127.0.0.1:9253".parse().expect("an address");
         let status = eventually("a probed address", PATIENCE, || {
             let (_, status) = http_get(admin, "/status").ok()?;
-            let said: Value = serde_json::from_str(&status).expect("one object");
-            (said["node"]["addresses"][0]["held"] == true).then_some(status)
+            let status_text: Value = serde_json::from_str(&status).expect("one object");
+            (status_text["node"]["addresses"][0]["held"] == true).then_some(status)
         });
         fs::write("/run/status.json", &status).expect("the test's own");
         fs::write("/run/page.html", http_get(admin, "/status.html").expect("a page").1)

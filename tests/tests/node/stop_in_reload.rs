@@ -44,11 +44,11 @@ fn stops(which: Range<usize>) {
         }
         // A bit later each time.
         (0..stop / 4).for_each(|_| assert_eq!(asked_at("169.254.10.10", false), US));
-        let told = now();
+        let began = now();
         server.signal("TERM");
         answered(queries, &server);
         assert_eq!(server.wait(PATIENCE).code(), Some(0), "{until}");
-        let took = told.elapsed();
+        let took = began.elapsed();
         assert!((ANSWERS..ANSWERS + MORE).contains(&took), "stop {stop}, {until}: it takes {took:.1?}");
         assert_eq!(run("nft", &["list", "tables", "inet"]), "", "{until}");
         assert!(!run("ip", &["link"]).contains("localdns"), "{until}");

@@ -70,7 +70,7 @@ fn stop_while_waiting_for_networkd() {
             assert!(took < Duration::from_secs(20), "{hangs:?}: {took:?}, of systemd's 30 s");
             let log = server.log_text();
             assert!(!log.contains("given up"), "{hangs:?}: {log}");
-            assert_eq!(manager.said("READY=1"), 0, "{hangs:?}: {log}");
+            assert_eq!(manager.received("READY=1"), 0, "{hangs:?}: {log}");
             nothing_is_there();
             machine.hangs_nowhere();
         }

@@ -76,21 +76,21 @@ fn up_and_status_without_a_corefile() {
         };
         let none = "there is no ./Corefile; name one with -conf FILE";
         for word in ["up", "status"] {
-            let said = unnamed(word, 1);
-            assert!(said.contains(none) && !said.contains("0.0.0.0"), "{word}: {said}");
+            let shown = unnamed(word, 1);
+            assert!(shown.contains(none) && !shown.contains("0.0.0.0"), "{word}: {shown}");
         }
         nothing_is_there();
 
         let server = lab.serve(&["-host-resolver", "none"]);
         ready(&server);
-        let said = unnamed("status", 0);
+        let shown = unnamed("status", 0);
         for line in [
             "address   169.254.10.11  on localdns, fallback 10.3.0.2, answers\n",
             "note      there is no ./Corefile and no -conf: addresses are those of the running server\n",
         ] {
-            assert!(said.contains(line), "{line}{said}");
+            assert!(shown.contains(line), "{line}{shown}");
         }
-        assert!(!said.contains("0.0.0.0"), "{said}");
+        assert!(!shown.contains("0.0.0.0"), "{shown}");
         assert!(unnamed("up", 1).contains(none));
     });
 }
@@ -159,10 +159,11 @@ fn concurrent_downs() {
             nothing_is_there();
         }
         // Without systemd it is unknown whether a start follows.
-        let told = node(&["stopped"]);
+        let printed = node(&["stopped"]);
         assert!(
-            told.starts_with("systemd does not run, ") && told.contains("`localdns node down` restores it"),
-            "{told}"
+            printed.starts_with("systemd does not run, ")
+                && printed.contains("`localdns node down` restores it"),
+            "{printed}"
         );
     });
 }
@@ -206,27 +207,27 @@ fn up_waits_for_servers() {
         };
         let ended = |mut up: Killed| {
             let status = eventually("its end", PATIENCE, || up.0.try_wait().expect("it is ours"));
-            let mut told = String::new();
-            up.0.stdout.take().expect("it is piped").read_to_string(&mut told).expect("it speaks UTF-8");
-            (status.code(), told)
+            let mut printed = String::new();
+            up.0.stdout.take().expect("it is piped").read_to_string(&mut printed).expect("it speaks UTF-8");
+            (status.code(), printed)
         };
-        let (code, told) = ended(begun());
+        let (code, printed) = ended(begun());
         let why = "168.63.129.16 stands for the name servers of the node's network, and none is known: /run/given: No such file or directory";
         assert!(
-            told.contains(why) && told.contains("run `localdns node up` again once there are some"),
-            "{told}"
+            printed.contains(why) && printed.contains("run `localdns node up` again once there are some"),
+            "{printed}"
         );
-        assert_eq!(code, Some(1), "{told}");
+        assert_eq!(code, Some(1), "{printed}");
         // The other address still has its fallback.
         assert_eq!(asked_at("169.254.10.11", false), CLUSTER);
 
         let up = begun();
         publish(Path::new(GIVEN), "nameserver 10.3.0.2\n");
-        let (code, told) = ended(up);
-        assert_eq!(code, Some(0), "{told}");
+        let (code, printed) = ended(up);
+        assert_eq!(code, Some(0), "{printed}");
         assert!(
-            told.contains("queries to 169.254.10.10 go to 10.3.0.2 while no server is running"),
-            "{told}"
+            printed.contains("queries to 169.254.10.10 go to 10.3.0.2 while no server is running"),
+            "{printed}"
         );
         for tcp in [false, true] {
             assert_eq!(asked_at("169.254.10.10", tcp), PLAIN);
@@ -279,8 +280,9 @@ fn unit_takes_paths_from_the_environment() {
         let test = "unit_takes_paths_from_the_environment";
         let Some((_lab, systemd)) = boot(test) else { return };
         fs::rename("/etc/localdns/Corefile", "/etc/localdns/another").expect("the test's own");
-        let said = "LOCALDNS_NODE_CONF=/etc/localdns/another\nLOCALDNS_NODE_PIDFILE=/run/another.pid\n";
-        fs::write("/etc/localdns/environment", said).expect("the test's own");
+        let environment =
+            "LOCALDNS_NODE_CONF=/etc/localdns/another\nLOCALDNS_NODE_PIDFILE=/run/another.pid\n";
+        fs::write("/etc/localdns/environment", environment).expect("the test's own");
         systemd.ctl(&["start", UNIT]);
         assert_eq!(systemd.show(UNIT, "ActiveState"), ["active"]);
         let mut pid = systemd.inside("cat");
@@ -289,7 +291,7 @@ fn unit_takes_paths_from_the_environment() {
     });
 }
 
-/// Unless configured otherwise.
+/// Without rules a stop is clean unless configured otherwise.
 #[test]
 fn stop_without_rules_is_clean() {
     isolated(|| {
@@ -318,9 +320,9 @@ fn down_with_a_running_server() {
         let lab = Lab::new();
         let mut server = lab.serve(&[]);
         ready(&server);
-        let told = node(&server, &["down"], 0);
+        let printed = node(&server, &["down"], 0);
         assert_eq!(
-            told,
+            printed,
             format!(
                 "process {} released its leases, addresses and rules\nremoved the rules\nremoved the link localdns with its addresses\n",
                 server.pid()
@@ -412,23 +414,24 @@ fn unprivileged_root_and_other_users() {
         powerless.args(["--bounding-set", "-net_admin", "--inh-caps", "-net_admin"]);
         powerless.arg(tests::binary()).args(["node", "down"]);
         let output = tests::output(powerless, PATIENCE);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{told}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{printed}");
         assert!(
-            told.contains("left: the server refuses: the command has not proven that it has CAP_NET_ADMIN"),
-            "{told}"
+            printed
+                .contains("left: the server refuses: the command has not proven that it has CAP_NET_ADMIN"),
+            "{printed}"
         );
         assert_eq!(status(&server, 0).lines().next(), Some("rules     in place"));
         // Any process may bind an abstract socket with a name like a server's.
         let mut other = another_users();
         let process = format!("process {}", other.id());
-        let said = status(&server, 0);
-        assert!(!said.contains(&process), "{said}");
+        let shown = status(&server, 0);
+        assert!(!shown.contains(&process), "{shown}");
         // And fill its accept queue.
         signal(other.id(), "STOP");
         fill(other.id());
-        let said = status(&server, 0);
-        assert!(!said.contains(&process), "{said}");
+        let shown = status(&server, 0);
+        assert!(!shown.contains(&process), "{shown}");
         let down = node(&server, &["down"], 0);
         assert!(!down.contains(&process), "{down}");
         other.kill().expect("it runs");

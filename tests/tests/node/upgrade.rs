@@ -71,14 +71,14 @@ fn successor_hangs_when_ready() {
         }
         let (_lab, directory) = (Lab::new(), tempdir());
         let (server, hangs) = Successor::of(directory.path());
-        let answered_by = |who: &str| {
-            eventually(who, PATIENCE, || {
+        let answered_by = |responder: &str| {
+            eventually(responder, PATIENCE, || {
                 let reply = Ask::new(NAME, "A").timeout(Duration::from_millis(100)).try_of(at(OURS)).ok()?;
-                (reply.short() == [who]).then_some(())
+                (reply.short() == [responder]).then_some(())
             });
         };
         answered_by(PLAIN);
-        hangs.hears("back");
+        hangs.expect_word("back");
         answered_by(US);
         let back = format!("queries to {OURS} are answered here");
         server.wait_for_lines(&back, 2, PATIENCE);
@@ -99,11 +99,11 @@ fn down_during_a_takeover() {
         let (_lab, directory) = (Lab::new(), tempdir());
         let (server, successor) = Successor::begun(directory.path());
         // While it starts, and when it is about to answer.
-        let said = node(&server, &["down"], 1);
-        assert!(said.contains("left: the server is handing over to another process"), "{said}");
-        successor.goes_on();
-        let said = node(&server, &["down"], 1);
-        assert!(said.contains("left: the server is handing over to another process"), "{said}");
+        let printed = node(&server, &["down"], 1);
+        assert!(printed.contains("left: the server is handing over to another process"), "{printed}");
+        successor.confirm_takeover();
+        let printed = node(&server, &["down"], 1);
+        assert!(printed.contains("left: the server is handing over to another process"), "{printed}");
         assert!(run("nft", &["list", "tables", "inet"]).contains("table inet localdns\n"));
         drop(successor);
         server.wait_for_log("the next process does not serve, this one continues", PATIENCE);
@@ -111,7 +111,7 @@ fn down_during_a_takeover() {
     });
 }
 
-/// It is obeyed.
+/// SIGTERM is obeyed while the former process has not confirmed the handover.
 #[test]
 fn sigterm_before_the_predecessor_confirms() {
     isolated(|| {
@@ -126,10 +126,10 @@ fn sigterm_before_the_predecessor_confirms() {
         let mut server = command.spawn().expect("it starts");
         let before = Successor(accept(&at).expect("it comes"));
         set_socket_timeout(&before.0, Timeout::Recv, Some(PATIENCE)).expect("it can be set");
-        before.says("localdns 1: all");
-        before.hears("ready");
-        before.says("yours");
-        before.hears("serving");
+        before.send_word("localdns 1: all");
+        before.expect_word("ready");
+        before.send_word("yours");
+        before.expect_word("serving");
         signal(server.id(), "TERM");
         let ended = eventually("its end", PATIENCE, || server.try_wait().expect("it can be asked"));
         let log = std::io::read_to_string(server.stdout.take().expect("a pipe")).expect("text");
@@ -145,7 +145,7 @@ impl Successor {
     /// Starts a server and a successor that is about to answer, and does nothing.
     fn of(directory: &Path) -> (Server, Self) {
         let (server, successor) = Self::begun(directory);
-        successor.goes_on();
+        successor.confirm_takeover();
         (server, successor)
     }
 
@@ -156,13 +156,13 @@ impl Successor {
         let server = Server::start_with(COREFILE, how.args(["-handover", &door.to_string_lossy()]));
         server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         let successor = eventually("it may be succeeded", PATIENCE, || Self::connect(&door));
-        successor.hears("localdns 1: all");
+        successor.expect_word("localdns 1: all");
         (server, successor)
     }
 
-    fn goes_on(&self) {
-        self.says("ready");
-        self.hears("yours");
+    fn confirm_takeover(&self) {
+        self.send_word("ready");
+        self.expect_word("yours");
     }
 
     fn connect(door: &Path) -> Option<Self> {
@@ -173,7 +173,7 @@ impl Successor {
     }
 
     /// Waits for a message. Descriptors beside others are closed: their buffer is empty.
-    fn hears(&self, word: &str) {
+    fn expect_word(&self, word: &str) {
         let mut text = vec![0; 1 << 16];
         loop {
             let (length, _) = recv(&self.0, &mut text[..], RecvFlags::empty()).expect("a word comes");
@@ -184,7 +184,7 @@ impl Successor {
         }
     }
 
-    fn says(&self, word: &str) {
+    fn send_word(&self, word: &str) {
         send(&self.0, word.as_bytes(), SendFlags::empty()).expect("it hears");
     }
 }

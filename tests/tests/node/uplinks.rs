@@ -62,9 +62,9 @@ fn uplink_that_lost_its_route() {
         assert!(refuses(net));
         kill(&mut server);
         let in_place = || {
-            let said = status(&server, 1);
-            assert!(said.starts_with("rules     in place\n"), "{said}");
-            assert!(said.contains("every link except v2, v5, v6, "), "{said}");
+            let printed = status(&server, 1);
+            assert!(printed.starts_with("rules     in place\n"), "{printed}");
+            assert!(printed.contains("every link except v2, v5, v6, "), "{printed}");
             for ip in LINK_LOCAL {
                 is_refused(&lab, place, ip);
                 is_answered(POD, ip, PLAIN);

@@ -27,7 +27,7 @@ fn servers_of_the_network() {
         run("mount", &["-t", "tmpfs", "tmpfs", "/opt"]);
         fs::create_dir_all(AZURE).expect("the test's own");
         fs::create_dir_all("/etc/localdns").expect("the test's own");
-        network_says(
+        write_network_list(
             "nameserver 169.254.10.10\nnameserver 127.0.0.53\nnameserver 10.2.0.2\nnameserver fd03::2\n",
         );
         let mut server = serve(&[]);
@@ -38,22 +38,22 @@ fn servers_of_the_network() {
         written(&format!("{AZURE}/forward_ips.prom"), &PROM.replace("THIS", "10.2.0.2"));
         written(KEPT, &format!("{list}\n"));
 
-        network_says("nameserver 10.3.0.2\n");
+        write_network_list("nameserver 10.3.0.2\n");
         eventually("the other server", Duration::from_secs(5), || (asked() == [PLAIN]).then_some(()));
         written(KEPT, "10.3.0.2\n");
         written(&format!("{AZURE}/forward_ips.prom"), &PROM.replace("THIS", "10.3.0.2"));
         assert!(!server.log_text().contains("Reloading"), "{}", server.log_text());
         server.wait_for_log("node: 168.63.129.16 stands for 10.3.0.2", Duration::from_secs(5));
 
-        for (text, told) in [
+        for (text, message) in [
             (
                 "nameserver 169.254.10.10\n",
                 "names only this node (169.254.10.10): unchanged, 168.63.129.16 stands for 10.3.0.2",
             ),
             ("search a.b\n", "has no nameserver: unchanged, 168.63.129.16 stands for 10.3.0.2"),
         ] {
-            network_says(text);
-            server.wait_for_log(told, Duration::from_secs(5));
+            write_network_list(text);
+            server.wait_for_log(message, Duration::from_secs(5));
         }
         fs::remove_file(RESOLV_CONF).expect("it is there");
         server.wait_for_log("No such file", Duration::from_secs(5));
@@ -65,12 +65,12 @@ fn servers_of_the_network() {
         let server = serve(&[]);
         server.wait_for_log("stands for 10.3.0.2, from /etc/localdns/upstream-dns", Duration::from_secs(5));
         assert_eq!(asked(), [PLAIN]);
-        network_says("nameserver 10.2.0.2\n");
+        write_network_list("nameserver 10.2.0.2\n");
         eventually("the network's word", Duration::from_secs(5), || (asked() == [CLUSTER]).then_some(()));
     });
 }
 
-/// Files stay as they are.
+/// Without any server so far the exit status is 216, and files stay.
 #[test]
 fn no_server_ever_is_exit_216() {
     isolated(|| {
@@ -84,14 +84,14 @@ fn no_server_ever_is_exit_216() {
         fs::write(&corefile, COREFILE).expect("the test's own");
         for text in [None, Some("nameserver 169.254.10.11\n"), Some("nameserver so\n")] {
             match text {
-                Some(text) => network_says(text),
+                Some(text) => write_network_list(text),
                 None => assert!(!Path::new(RESOLV_CONF).exists()),
             }
             let output = end(&["-conf", corefile.to_str().expect("plain")]);
             assert_eq!(output.status.code(), Some(216), "{text:?}: {output:?}");
-            let told = String::from_utf8_lossy(&output.stderr);
-            assert!(told.starts_with("localdns: 168.63.129.16 stands for the name servers of the node's network, and none is known: "), "{told}");
-            assert_eq!(told.lines().count(), 1, "{told}");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(stderr.starts_with("localdns: 168.63.129.16 stands for the name servers of the node's network, and none is known: "), "{stderr}");
+            assert_eq!(stderr.lines().count(), 1, "{stderr}");
         }
         assert_eq!(fs::read_to_string(&updated).expect("it is there"), "old");
         assert!(!run("ip", &["link"]).contains("localdns"), "nothing half-applied");
@@ -109,20 +109,20 @@ fn list_written_during_a_start() {
         fs::write("/run/Corefile", COREFILE).expect("the test's own");
         // The network's manager has written nothing yet, or only our address because of an earlier
         // drop-in.
-        for (first, then, who) in
+        for (first, then, responder) in
             [(None, "10.3.0.2", PLAIN), (Some("nameserver 169.254.10.10\n"), "10.2.0.2", CLUSTER)]
         {
             let _ = (fs::remove_file(RESOLV_CONF), fs::remove_file(KEPT));
-            first.into_iter().for_each(network_says);
+            first.into_iter().for_each(write_network_list);
             let mut start = Command::new(tests::binary());
             start.args(["node", "run", "-host-resolver", "none", "-conf", "/run/Corefile", "-pidfile", ""]);
             let start = start.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
             let mut start = Killed(start.expect("the binary starts"));
             eventually("a wait for the list", Duration::from_secs(5), || sleeps(start.0.id()).then_some(()));
-            network_says(&format!("nameserver {then}\n"));
+            write_network_list(&format!("nameserver {then}\n"));
             eventually("the list's server", Duration::from_secs(10), || {
                 assert!(start.0.try_wait().expect("it is ours").is_none(), "{first:?}: it has ended");
-                (asked() == [who]).then_some(())
+                (asked() == [responder]).then_some(())
             });
         }
     });
@@ -137,13 +137,13 @@ fn other_list_than_the_machines() {
         }
         let _lab = Lab::new();
         let given = Path::new("/run/given");
-        network_says("nameserver 10.2.0.2\n");
+        write_network_list("nameserver 10.2.0.2\n");
         publish(given, "nameserver 10.3.0.2\n");
         let server = serve(&["-upstreams", "/run/given", "-host-resolver", "none"]);
         assert_eq!(asked(), [PLAIN]);
-        let said = status(&server, 0);
-        assert!(said.contains("upstreams 10.3.0.2 from /run/given\n"), "{said}");
-        network_says("nameserver 10.3.0.2\n");
+        let printed = status(&server, 0);
+        assert!(printed.contains("upstreams 10.3.0.2 from /run/given\n"), "{printed}");
+        write_network_list("nameserver 10.3.0.2\n");
         publish(given, "nameserver 10.2.0.2\n");
         eventually("the other server", Duration::from_secs(5), || (asked() == [CLUSTER]).then_some(()));
         server.wait_for_log("node: 168.63.129.16 stands for 10.2.0.2", Duration::from_secs(5));
@@ -224,7 +224,7 @@ fn unwritable_files_are_reported_once() {
         run("mount", &["-t", "tmpfs", "-o", "ro", "tmpfs", "/etc/localdns"]);
         // The root takes the only inode.
         run("mount", &["-t", "tmpfs", "-o", "size=4k,nr_inodes=1", "tmpfs", AZURE]);
-        network_says("nameserver 10.2.0.2\n");
+        write_network_list("nameserver 10.2.0.2\n");
         let server = serve(&[]);
         assert_eq!(asked(), [CLUSTER]);
         for (file, cause) in [("/etc/localdns", "Read-only file system"), (AZURE, "No space left on device")]
@@ -234,14 +234,14 @@ fn unwritable_files_are_reported_once() {
                 line.contains(file) && line.contains("free disk space, and allow this service to write"),
                 "{line}"
             );
-            let said = status(&server, 0);
-            let note = said.lines().find(|line| line.starts_with("note ") && line.contains(cause));
+            let printed = status(&server, 0);
+            let note = printed.lines().find(|line| line.starts_with("note ") && line.contains(cause));
             assert!(
                 note.is_some_and(|note| note.contains(file) && note.contains("free disk space")),
-                "{said}"
+                "{printed}"
             );
         }
-        network_says("nameserver 10.3.0.2\n");
+        write_network_list("nameserver 10.3.0.2\n");
         eventually("the other server", Duration::from_secs(5), || (asked() == [PLAIN]).then_some(()));
     });
 }
@@ -256,10 +256,10 @@ fn ipv6_servers_and_their_links() {
         let _lab = Lab::new();
         let _of_the_link = link_local_upstream();
         fs::create_dir_all("/etc/localdns").expect("the test's own");
-        let answered = |who: &str| {
-            eventually(who, Duration::from_secs(5), || (asked_at(IPV6) == [who]).then_some(()));
+        let answered = |responder: &str| {
+            eventually(responder, Duration::from_secs(5), || (asked_at(IPV6) == [responder]).then_some(()));
         };
-        network_says("nameserver fd03::2\n");
+        write_network_list("nameserver fd03::2\n");
         let mut server = serve_ipv6();
         answered(PLAIN);
         written(KEPT, "fd03::2\n");
@@ -268,13 +268,19 @@ fn ipv6_servers_and_their_links() {
         for (link, out) in
             [("v2", "nameserver 10.2.0.2\nnameserver fd03::2\n"), (index, "nameserver fd03::2\n")]
         {
-            network_says(&format!("nameserver fe80::53%{link}\n{out}"));
+            write_network_list(&format!("nameserver fe80::53%{link}\n{out}"));
             answered(OF_THE_LINK);
             let rest = out.replace("nameserver", "").replace('\n', "");
             written(KEPT, &format!("fe80::53%v2{rest}\n"));
-            let said = status(&server, 0);
-            assert!(said.contains("address   fd10::11  on localdns, fallback fd03::2, answers"), "{said}");
-            assert!(said.contains(&format!("upstreams fe80::53%v2{rest} from {RESOLV_CONF}\n")), "{said}");
+            let printed = status(&server, 0);
+            assert!(
+                printed.contains("address   fd10::11  on localdns, fallback fd03::2, answers"),
+                "{printed}"
+            );
+            assert!(
+                printed.contains(&format!("upstreams fe80::53%v2{rest} from {RESOLV_CONF}\n")),
+                "{printed}"
+            );
             signal(server.pid(), "KILL");
             server.wait(Duration::from_secs(5));
             // The fallback cannot have a link scope: the next server of the list is used.
@@ -286,7 +292,7 @@ fn ipv6_servers_and_their_links() {
             server
                 .wait_for_log(&format!("stands for fe80::53%v2{rest}, from {KEPT}"), Duration::from_secs(5));
         }
-        network_says("nameserver fe80::53%v2\nnameserver ::ffff:10.2.0.2\n");
+        write_network_list("nameserver fe80::53%v2\nnameserver ::ffff:10.2.0.2\n");
         server.wait_for_log("stands for fe80::53%v2 10.2.0.2", Duration::from_secs(5));
         server.wait_for_log("fd10::11 has no fallback: ", Duration::from_secs(5));
         answered(OF_THE_LINK);
@@ -329,12 +335,12 @@ fn end(flags: &[&str]) -> Output {
     tests::output(command, Duration::from_secs(20))
 }
 
-fn network_says(text: &str) {
+fn write_network_list(text: &str) {
     fs::create_dir_all("/run/systemd/resolve").expect("the test's own");
     publish(Path::new(RESOLV_CONF), text);
 }
 
-/// In the files for other programs.
+/// Of two reloads at once the later one counts in the files for other programs.
 #[test]
 fn later_of_two_reloads_counts() {
     isolated(|| {

@@ -57,7 +57,7 @@ fn wall_clock_jumps() {
         });
         assert_eq!(upstream.count("long.test."), 1, "it is in the cache all the while");
         assert!(ttl_of("long.test") < long, "and grows older");
-        assert_eq!(manager.said("READY=1"), 1);
+        assert_eq!(manager.received("READY=1"), 1);
         assert!(server.is_running());
         let log = server.log_text();
         assert!(!log.contains("ended") && !log.contains("watchdog"), "{log}");
@@ -70,13 +70,13 @@ fn jump(offset: &str, server: &Server, manager: &Manager, upstream: &Upstream, a
     publish(Path::new(OFFSET), offset);
     eventually("the jump", PATIENCE, || (wall().abs_diff(before) > HOUR).then_some(()));
     let (rounds, pings, answered) =
-        (upstream.count("kept.test."), manager.said("WATCHDOG=1"), asked.answered.load(Relaxed));
+        (upstream.count("kept.test."), manager.received("WATCHDOG=1"), asked.answered.load(Relaxed));
     let short = upstream.count("short.test.");
     eventually("clients' answers", PATIENCE, || {
         (asked.answered.load(Relaxed) >= answered + 600).then_some(())
     });
     eventually("a round", PATIENCE, || (upstream.count("kept.test.") > rounds).then_some(()));
-    eventually("a ping", PATIENCE, || (manager.said("WATCHDOG=1") > pings).then_some(()));
+    eventually("a ping", PATIENCE, || (manager.received("WATCHDOG=1") > pings).then_some(()));
     eventually("an answer that expires", PATIENCE, || {
         ttl_of("short.test");
         (upstream.count("short.test.") > short).then_some(())
@@ -85,8 +85,11 @@ fn jump(offset: &str, server: &Server, manager: &Manager, upstream: &Upstream, a
     assert_eq!(ttl_of("long.test") / 3000, 1, "neither new nor expired");
     let failed = asked.failed.lock().expect("nobody panics with it").clone();
     assert!(failed.is_empty(), "after {offset}: {failed:?}");
-    let said = status(server, 0);
-    assert!(said.contains("169.254.10.10  held, lost 0 times, answered a probe "), "after {offset}: {said}");
+    let printed = status(server, 0);
+    assert!(
+        printed.contains("169.254.10.10  held, lost 0 times, answered a probe "),
+        "after {offset}: {printed}"
+    );
     let (code, page) = http_get(METRICS.parse().expect("an address"), "/status").expect("it answers");
     assert_eq!(code, 200);
     let page: Value = serde_json::from_str(&page).expect("one object");

@@ -20,14 +20,14 @@ fn kernel_without_nftables() {
         let _lab = Lab::new();
         let directory = tempdir();
         let notify = directory.path().join("notify");
-        let told = UnixDatagram::bind(&notify).expect("the directory is ours");
-        told.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        let notifications = UnixDatagram::bind(&notify).expect("the directory is ours");
+        notifications.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
         let mut server = without_nftables(|| {
             let options = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
             let options = options.env("NOTIFY_SOCKET", &notify.to_string_lossy());
             Server::start_with(COREFILE, options.export("SYSTEMD_EXEC_PID", "$$"))
         });
-        until_ready(&told);
+        until_ready(&notifications);
         for at in ["169.254.10.10:53", "[fd10::11]:53"] {
             let at: SocketAddr = at.parse().expect("an address");
             assert_eq!(ask(at, NAME, "A").short(), [US], "{at}");
@@ -35,11 +35,11 @@ fn kernel_without_nftables() {
             assert_eq!(of_pod.join().expect("it is answered"), US, "{at}");
         }
         let cause = "this kernel lacks nftables, or a part that the rules need (open netlink): Protocol not supported";
-        let mend = "; load the module nf_tables, or set other -rules\n";
-        let said = without_nftables(|| {
+        let remedy = "; load the module nf_tables, or set other -rules\n";
+        let printed = without_nftables(|| {
             eventually("a probe that was answered", PATIENCE, || {
-                let said = status(&server, 1);
-                (said.matches("answered a probe").count() == 2).then_some(said)
+                let printed = status(&server, 1);
+                (printed.matches("answered a probe").count() == 2).then_some(printed)
             })
         });
         for line in [
@@ -51,9 +51,9 @@ fn kernel_without_nftables() {
                 "note      there are neither leases nor rules: clients get no answer once this server dies: {cause}"
             ),
         ] {
-            assert!(said.contains(&line), "{line}\n{said}");
+            assert!(printed.contains(&line), "{line}\n{printed}");
         }
-        assert!(said.contains(mend), "{said}");
+        assert!(printed.contains(remedy), "{printed}");
         let log = server.log_text();
         assert_eq!(log.matches("nftables").count(), 1, "{log}");
         // Nothing is half-applied or left behind.
@@ -77,7 +77,7 @@ fn service_address_without_nftables() {
             return;
         }
         let _lab = Lab::new();
-        for (rules, mend) in [("nft", "-rules iptables"), ("none", "-rules nft or iptables")] {
+        for (rules, remedy) in [("nft", "-rules iptables"), ("none", "-rules nft or iptables")] {
             let manager = Manager::new();
             let mut server = without_nftables(|| {
                 Server::start_with(WITH_A_SERVICE, serving(rules, &manager).env("WATCHDOG_USEC", "300000"))
@@ -85,16 +85,19 @@ fn service_address_without_nftables() {
             manager.wait_for("READY=1", 1, PATIENCE);
             // A Service that cannot be served is no reason for systemd to kill the server.
             manager.wait_for("WATCHDOG=1", 2, PATIENCE);
-            for (at, who) in [("169.254.10.10:53", US), ("10.96.0.20:53", CLUSTER)] {
-                assert_eq!(of_pod(at), who, "{at} with -rules {rules}");
+            for (at, responder) in [("169.254.10.10:53", US), ("10.96.0.20:53", CLUSTER)] {
+                assert_eq!(of_pod(at), responder, "{at} with -rules {rules}");
             }
             let cause = "queries to 10.96.0.20 do not arrive here: kube-proxy or another program translates this service address first";
             server.wait_for_log(cause, PATIENCE);
             let code = i32::from(rules == "nft");
-            let said = without_nftables(|| node(&server, &["status", "-rules", rules], code));
-            let line = said.lines().find(|line| line.starts_with("note") && line.contains(cause));
-            assert!(line.is_some_and(|line| line.ends_with(mend)), "{said}");
-            assert!(said.contains("10.96.0.20  not held") || said.contains("probe     10.96.0.20"), "{said}");
+            let printed = without_nftables(|| node(&server, &["status", "-rules", rules], code));
+            let line = printed.lines().find(|line| line.starts_with("note") && line.contains(cause));
+            assert!(line.is_some_and(|line| line.ends_with(remedy)), "{printed}");
+            assert!(
+                printed.contains("10.96.0.20  not held") || printed.contains("probe     10.96.0.20"),
+                "{printed}"
+            );
             assert!(server.stop().success());
             let log = server.log_text();
             assert_eq!(log.matches(cause).count(), 1, "{log}");

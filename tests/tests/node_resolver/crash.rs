@@ -8,7 +8,7 @@ use std::process::Command;
 
 use tests::{output, tool};
 
-use super::{Node, OTHERS, PATIENCE, WRITABLE, line, said, text, zone};
+use super::{Node, OTHERS, PATIENCE, WRITABLE, line, succeeded, text, zone};
 
 /// The old file or the new one remains.
 #[test]
@@ -16,7 +16,7 @@ fn crash_during_a_rename() {
     killed_at_each_call("crash_during_a_rename", false);
 }
 
-/// Lines are whole.
+/// After a crash during a write in place all lines are whole.
 #[test]
 fn crash_during_a_write_in_place() {
     killed_at_each_call("crash_during_a_write_in_place", true);
@@ -69,7 +69,7 @@ fn killed_at_each_call(test: &str, in_place: bool) {
             });
             output(traced, PATIENCE)
         };
-        said(&status(None));
+        succeeded(&status(None));
         assert_eq!(node.text(), format!("{OTHERS}{new}"));
         // Files are read on several threads, and strace counts each thread's calls separately.
         let mut calls_of: BTreeMap<(String, String), usize> = BTreeMap::new();

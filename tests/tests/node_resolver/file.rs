@@ -12,11 +12,11 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use tests::{Action, Upstream, assert_contains, eventually, fresh_ip, isolated, output, run, tempdir};
 
 use super::running::{Running, SOON};
-use super::{Node, OTHERS, PATIENCE, SOA, command_on, line, said, text, zone};
+use super::{Node, OTHERS, PATIENCE, SOA, command_on, line, succeeded, text, zone};
 
 const WEB: &str = "web.t1.svc.cluster.local. 5 IN A 10.96.0.100";
 
-/// `remove` leaves them too.
+/// Bytes of other programs stay, and `remove` leaves them too.
 #[test]
 fn bytes_of_others_stay() {
     let mention = "10.0.0.9 mine # not openshift-generated-node-resolver";
@@ -60,7 +60,7 @@ fn non_text_bytes_stay() {
     assert_eq!(fs::read(node.hosts()).unwrap(), others);
 }
 
-/// Those that the script left.
+/// Lines that the script left are replaced.
 #[test]
 fn scripts_lines_are_replaced() {
     let theirs = format!("{OTHERS}{}192.0.2.7 other\n", line("10.96.0.9", "web.t1.svc"));
@@ -69,7 +69,7 @@ fn scripts_lines_are_replaced() {
     assert_eq!(node.text(), format!("{OTHERS}192.0.2.7 other\n{}", line("10.96.0.100", "web.t1.svc")));
 }
 
-/// Inode and times stay.
+/// A second round with the same answers leaves inode and times.
 #[test]
 fn unchanged_answers_write_nothing() {
     let node = Node::new(OTHERS, zone(WEB));
@@ -83,7 +83,7 @@ fn unchanged_answers_write_nothing() {
     assert_eq!(state(), before);
 }
 
-/// Also ACL and label.
+/// Mode, owner, ACL, label and other attributes stay.
 #[test]
 fn mode_owner_and_attributes_stay() {
     let node = Node::new(OTHERS, zone(WEB));
@@ -184,13 +184,13 @@ fn concurrent_rename_is_not_lost() {
             fs::read_to_string(&new).unwrap_or_default().contains("10.96.0.100").then_some(())
         });
         tests::publish(&node.hosts(), format!("{OTHERS}192.0.2.1 late\n"));
-        said(&ended.join().unwrap());
+        succeeded(&ended.join().unwrap());
     });
     assert_eq!(node.text(), format!("{OTHERS}192.0.2.1 late\n{}", line("10.96.0.100", "web.t1.svc")));
     assert_eq!(node.names(), ["hosts"]);
 }
 
-/// Lookups never use it.
+/// The node's own hosts file is changed, but never used for lookups.
 #[test]
 fn own_hosts_file_is_changed_only() {
     isolated(|| {
@@ -202,12 +202,12 @@ fn own_hosts_file_is_changed_only() {
             .args(["node-resolver", "-once"])
             .env("SERVICES", "web.t1.svc")
             .env("NAMESERVER", upstream.word());
-        said(&output(command, PATIENCE));
+        succeeded(&output(command, PATIENCE));
         assert_eq!(fs::read_to_string("/etc/hosts").unwrap(), OTHERS);
     });
 }
 
-/// If it was replaced outside, the process ends.
+/// A file mounted by itself is changed in place; if it was replaced outside, the process ends.
 #[test]
 fn bind_mounted_file_is_rewritten() {
     isolated(|| {
@@ -275,7 +275,7 @@ fn a_full_disk_loses_nothing() {
             assert_eq!(fs::read_to_string(&path).unwrap(), others);
             assert!(!home.path().join(".hosts.localdns").exists());
             fs::remove_file(&filler).unwrap();
-            said(&once());
+            succeeded(&once());
             assert_eq!(
                 fs::read_to_string(&path).unwrap(),
                 format!("{others}{}", line("10.96.0.100", "web.t1.svc"))
@@ -286,7 +286,7 @@ fn a_full_disk_loses_nothing() {
     });
 }
 
-/// It is an error.
+/// A read-only disk is an error that changes nothing.
 #[test]
 fn read_only_disk_changes_nothing() {
     isolated(|| {

@@ -54,13 +54,13 @@ impl Node {
 
     /// Runs one round, which must succeed; returns its output.
     fn once(&self, services: &str) -> String {
-        said(&output(self.command(services, &["-once"]), PATIENCE))
+        succeeded(&output(self.command(services, &["-once"]), PATIENCE))
     }
 
     fn remove(&self) -> String {
         let mut command = command_on(&self.hosts());
         command.arg("-remove");
-        said(&output(command, PATIENCE))
+        succeeded(&output(command, PATIENCE))
     }
 }
 
@@ -75,7 +75,7 @@ fn command_on(hosts: &Path) -> Command {
 }
 
 /// The output of a command that succeeded.
-fn said(output: &Output) -> String {
+fn succeeded(output: &Output) -> String {
     let text = format!("{}{}", text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{}:\n{text}", output.status);
     text

@@ -7,9 +7,9 @@ use std::process::Command;
 use tests::{binary, isolated, output, privileged, skip, tempdir, tool};
 use yaml_rust2::{Yaml, YamlLoader};
 
-use super::{Node, OTHERS, PATIENCE, line, said, zone};
+use super::{Node, OTHERS, PATIENCE, line, succeeded, zone};
 
-/// Root and the host's /etc.
+/// The DaemonSet has no privilege but root and the host's /etc.
 #[test]
 fn daemonset_privileges() {
     let pod = daemonset()["spec"]["template"]["spec"].clone();
@@ -46,7 +46,7 @@ fn daemonset_privileges() {
     assert_eq!(*selector, daemonset()["spec"]["template"]["metadata"]["labels"]);
 }
 
-/// Root suffices.
+/// Root without a capability suffices for the DaemonSet's pod.
 #[test]
 fn daemonset_without_capabilities() {
     let test = "daemonset_without_capabilities";
@@ -84,7 +84,7 @@ fn daemonset_without_capabilities() {
         let value = variable["value"].as_str().unwrap().replace("$(KUBE_DNS_SERVICE_HOST)", &nameserver);
         command.env(variable["name"].as_str().unwrap(), value);
     }
-    said(&output(command, PATIENCE));
+    succeeded(&output(command, PATIENCE));
     let want = format!("{OTHERS}{}", line("172.30.1.1", "image-registry.openshift-image-registry.svc"));
     assert_eq!(fs::read_to_string(host.join("hosts")).unwrap(), want);
     // The rename succeeded, and no temporary file is left.
@@ -120,12 +120,12 @@ fn unit_privileges() {
         fs::write(&path, unit.replace("/usr/local/bin/localdns", &binary().to_string_lossy())).unwrap();
         let mut command = Command::new("systemd-analyze");
         command.args(["verify", "--man=no"]).arg(&path);
-        let verified = said(&output(command, PATIENCE));
+        let verified = succeeded(&output(command, PATIENCE));
         assert!(!verified.contains("localdns-node-resolver.service:"), "{verified}");
     }
 }
 
-/// On the node's own file.
+/// The unit's program works on the node's own file without a capability.
 #[test]
 fn unit_without_capabilities() {
     isolated(|| {
@@ -138,7 +138,7 @@ fn unit_without_capabilities() {
         command.args(["--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs"]).arg(binary());
         command.args(["node-resolver", "-once"]);
         command.env("SERVICES", "web.t1.svc").env("NAMESERVER", node.upstream.word());
-        said(&output(command, PATIENCE));
+        succeeded(&output(command, PATIENCE));
         let want = format!("{OTHERS}{}", line("10.96.0.100", "web.t1.svc"));
         assert_eq!(fs::read_to_string("/etc/hosts").unwrap(), want);
     });

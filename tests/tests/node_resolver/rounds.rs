@@ -7,7 +7,7 @@ use tests::{Action, Transport, assert_contains, now, output, steadily};
 
 use super::{Node, OTHERS, PATIENCE, line, text, zone};
 
-/// In both families.
+/// Lines are those of the script, in both families.
 #[test]
 fn lines_match_the_scripts() {
     let node = Node::new(
@@ -18,7 +18,7 @@ fn lines_match_the_scripts() {
              image-registry.openshift-image-registry.svc.cluster.local. 5 IN A 172.30.1.1",
         ),
     );
-    let told = node.once("web.t1.svc");
+    let log = node.once("web.t1.svc");
     let registry = line("172.30.1.1", "image-registry.openshift-image-registry.svc");
     let want = format!(
         "{OTHERS}{registry}{}{}",
@@ -26,7 +26,7 @@ fn lines_match_the_scripts() {
         line("fd00:96::64", "web.t1.svc")
     );
     assert_eq!(node.text(), want);
-    assert_contains!(told, "web.t1.svc is 10.96.0.100 fd00:96::64\n");
+    assert_contains!(log, "web.t1.svc is 10.96.0.100 fd00:96::64\n");
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn configured_domain_and_marker() {
     let node = Node::new(OTHERS, zone("web.t1.svc.k8s.example. 5 IN A 10.96.0.100"));
     let mut command = node.command("web.t1.svc", &["-once", "-marker", "mine"]);
     command.env("CLUSTER_DOMAIN", "k8s.example.");
-    super::said(&output(command, PATIENCE));
+    super::succeeded(&output(command, PATIENCE));
     assert_eq!(node.text(), format!("{OTHERS}10.96.0.100 web.t1.svc web.t1.svc.k8s.example # mine\n"));
 }
 
@@ -50,7 +50,7 @@ fn separators_of_service_lists() {
     assert_eq!(asked, want.collect());
 }
 
-/// Before anything is queried or written.
+/// An invalid Service refuses the list before anything is queried or written.
 #[test]
 fn invalid_service_refuses_the_list() {
     let node = Node::new(OTHERS, zone("a.n.svc.cluster.local. 5 IN A 10.96.0.1"));
@@ -69,10 +69,10 @@ fn invalid_service_refuses_the_list() {
         command.env(name, value);
         let output = output(command, PATIENCE);
         assert_eq!(output.status.code(), Some(1), "{name}={value}");
-        let told = text(&output.stderr);
-        assert_eq!(told.lines().count(), 1, "{told}");
+        let log = text(&output.stderr);
+        assert_eq!(log.lines().count(), 1, "{log}");
         for word in words {
-            assert_contains!(told, word);
+            assert_contains!(log, word);
         }
     }
     assert_eq!((node.text().as_str(), node.upstream.total()), (OTHERS, 0));
@@ -98,7 +98,7 @@ fn partly_failed_round_keeps_lines() {
         _ if asked.rtype == 1 => Action::answer(&format!("{} 5 IN A 10.96.0.2", asked.name)),
         _ => Action::nxdomain(super::SOA),
     });
-    let told = node.once(services);
+    let log = node.once(services);
     let mut want = OTHERS.to_owned();
     for (service, addresses) in [
         ("answered.n.svc", &["10.96.0.2"][..]),
@@ -113,10 +113,10 @@ fn partly_failed_round_keeps_lines() {
     assert_eq!(node.text(), want);
     for (service, why) in [("servfail", "SERVFAIL"), ("refused", "REFUSED"), ("silent", "no reply")] {
         let warning =
-            told.lines().find(|line| line.contains(&format!("{service}.n.svc: "))).unwrap_or_default();
+            log.lines().find(|line| line.contains(&format!("{service}.n.svc: "))).unwrap_or_default();
         assert!(
             warning.contains("[WARNING]") && warning.to_lowercase().contains(&why.to_lowercase()),
-            "{told}"
+            "{log}"
         );
     }
 }
@@ -128,9 +128,9 @@ fn deleted_services_line_is_removed() {
         let registry = "image-registry.openshift-image-registry.svc";
         let before = format!("{OTHERS}{}", line("172.30.1.1", registry));
         let node = Node::new(&before, move |_| denial.clone());
-        let told = node.once("");
+        let log = node.once("");
         assert_eq!(node.text(), OTHERS);
-        assert_contains!(told, format!("{registry} removed"));
+        assert_contains!(log, format!("{registry} removed"));
     }
 }
 
@@ -155,9 +155,9 @@ fn external_name_is_a_warning() {
         zone("ext.t1.svc.cluster.local. 5 IN CNAME www.example.com.\nwww.example.com. 5 IN A 93.184.216.34"),
     );
     for _ in 0..2 {
-        let told = node.once("ext.t1.svc");
+        let log = node.once("ext.t1.svc");
         assert_eq!(node.text(), OTHERS);
-        assert_contains!(told, "[WARNING] ext.t1.svc: is ignored: it is an alias");
+        assert_contains!(log, "[WARNING] ext.t1.svc: is ignored: it is an alias");
     }
 }
 
@@ -176,15 +176,15 @@ fn headless_service_is_a_warning() {
     // Without SERVICE_CIDRS a headless service with one endpoint is not recognised: the documented
     // limit.
     let node = Node::new(OTHERS, script());
-    let told = node.once("hl.t1.svc one.t1.svc web.t1.svc");
+    let log = node.once("hl.t1.svc one.t1.svc web.t1.svc");
     assert_eq!(node.text(), format!("{OTHERS}{one}{web}"));
-    assert_contains!(told, "[WARNING] hl.t1.svc: is ignored: it has 2 addresses");
+    assert_contains!(log, "[WARNING] hl.t1.svc: is ignored: it has 2 addresses");
     let node = Node::new(&format!("{OTHERS}{one}"), script());
     let mut command = node.command("hl.t1.svc one.t1.svc web.t1.svc", &["-once"]);
     command.env("SERVICE_CIDRS", "10.96.0.0/12, fd00:96::/112");
-    let told = super::said(&output(command, PATIENCE));
+    let log = super::succeeded(&output(command, PATIENCE));
     assert_eq!(node.text(), format!("{OTHERS}{web}"));
-    assert_contains!(told, "[WARNING] one.t1.svc: is ignored: 172.17.0.7 is not a service address");
+    assert_contains!(log, "[WARNING] one.t1.svc: is ignored: 172.17.0.7 is not a service address");
 }
 
 /// Loopback and link-local ones.
@@ -199,9 +199,9 @@ fn local_addresses_are_left_out() {
         "web.t1.svc.cluster.local. 5 IN AAAA ::ffff:127.0.0.1",
     ] {
         let node = Node::new(OTHERS, zone(records));
-        let told = node.once("web.t1.svc");
+        let log = node.once("web.t1.svc");
         assert_eq!(node.text(), OTHERS, "{records}");
-        assert_contains!(told, "[WARNING] web.t1.svc: is ignored: ");
+        assert_contains!(log, "[WARNING] web.t1.svc: is ignored: ");
     }
 }
 
@@ -210,13 +210,13 @@ fn names_of_other_lines_stay() {
     for other in ["10.0.0.1 web.t1.svc\n", "10.0.0.1 x WEB.t1.svc.cluster.local\n"] {
         let others = format!("{other}{OTHERS}");
         let node = Node::new(&others, zone("web.t1.svc.cluster.local. 5 IN A 10.96.0.100"));
-        let told = node.once("web.t1.svc");
+        let log = node.once("web.t1.svc");
         assert_eq!(node.text(), others);
-        assert_contains!(told, "[WARNING] web.t1.svc: is ignored: line 1 of the hosts file");
+        assert_contains!(log, "[WARNING] web.t1.svc: is ignored: line 1 of the hosts file");
     }
 }
 
-/// At most, for a round of twenty services; no line is lost.
+/// A round of twenty Services takes ten seconds at most, and no line is lost.
 #[test]
 fn dead_name_server_costs_ten_seconds() {
     steadily(|| {

@@ -71,7 +71,7 @@ impl Drop for Running {
     }
 }
 
-/// It is logged once.
+/// A new address replaces the old one and is logged once.
 #[test]
 fn new_address_replaces_the_old_one() {
     let node = Node::new(OTHERS, zone("web.t1.svc.cluster.local. 5 IN A 10.96.0.100"));
@@ -89,7 +89,7 @@ fn new_address_replaces_the_old_one() {
     assert_eq!(node.text(), want);
 }
 
-/// A bad one is ignored.
+/// A changed list of Services is read again, and a bad one is ignored.
 #[test]
 fn changed_service_list_is_read_again() {
     let node = Node::new(
@@ -159,7 +159,7 @@ fn pipe_as_service_list() {
     assert_eq!(running.stop(), Some(0));
 }
 
-/// And counted, like those that are kept.
+/// Lines that are left out or kept are reported once and counted.
 #[test]
 fn omitted_lines_are_reported_once() {
     let node =
@@ -209,7 +209,7 @@ fn sigterm_during_silent_lookups() {
     assert_eq!((node.text(), node.names()), (before, vec!["hosts".to_owned()]));
 }
 
-/// It is tried again.
+/// A hosts file that cannot be changed is reported once and tried again.
 #[test]
 fn unwritable_hosts_file_is_reported_once() {
     let node = Node::new(OTHERS, zone("web.t1.svc.cluster.local. 5 IN A 10.96.0.100"));

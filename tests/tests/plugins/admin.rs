@@ -34,7 +34,7 @@ fn lameduck_keeps_serving_for_its_time() {
     assert!(stopped.elapsed() >= Duration::from_secs(1), "{:?}", stopped.elapsed());
 }
 
-/// Names and labels.
+/// Names and labels of metrics are those of CoreDNS.
 #[test]
 fn metrics_match_coredns() {
     let ip = fresh_ip();
@@ -250,7 +250,7 @@ fn served_corefile_version_is_a_metric() {
     assert_ne!(version(), first);
 }
 
-/// And reported.
+/// A health page that does not answer is counted and reported.
 #[test]
 fn failing_health_page_is_counted() {
     isolated(|| {
@@ -324,9 +324,9 @@ fn looping_upstream_in_status() {
     let dns = Dns::start_on(ip, &body);
     let upstreams = eventually("the loop is seen", Duration::from_secs(20), || {
         let (_, text) = http_get((ip, 9153).into(), "/status").ok()?;
-        let said: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let status: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let of = |address: &str| {
-            let all = said["upstreams"].as_array().into_iter().flatten();
+            let all = status["upstreams"].as_array().into_iter().flatten();
             all.clone()
                 .find(|one| one["address"] == address)
                 .map(|one| (one["loops"].clone(), one["up"].clone()))

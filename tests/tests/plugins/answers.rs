@@ -6,7 +6,7 @@ use tests::{
     Action, Ask, Dns, Options, Server, Upstream, ask, assert_contains, fresh_ip, isolated, port, tempdir,
 };
 
-/// With its port and transport.
+/// whoami answers the client's address, port and transport.
 #[test]
 fn whoami_answers_the_clients_address() {
     let dns = Dns::start("whoami");
@@ -57,8 +57,8 @@ fn chaos_beside_other_blocks() {
             let ask = Ask::new(name, "TXT").class(class);
             let reply = if tcp { ask.tcp() } else { ask }.of(at);
             assert_eq!(reply.status(), "NOERROR", "{name}");
-            let told: Vec<_> = reply.answers.iter().map(|rr| &*rr.data).collect();
-            assert_eq!(told, texts, "{name}");
+            let answers: Vec<_> = reply.answers.iter().map(|rr| &*rr.data).collect();
+            assert_eq!(answers, texts, "{name}");
             let owners =
                 reply.answers.iter().all(|rr| rr.name == format!("{name}.") && rr.class == 3 && rr.ttl == 0);
             assert!(owners, "{name}: {:?}", reply.answers);
@@ -94,13 +94,13 @@ fn bound_and_unbound_block_share_port() {
         };
         for (first, second) in [(&bound, &every), (&every, &bound)] {
             let server = Server::start(&format!("{first}{second}"));
-            let told = || {
+            let check = || {
                 sees(ip, "x.a.example", "NOERROR");
                 sees(ip, "x.b.example", "REFUSED");
                 sees(other, "x.b.example", "NOERROR");
                 sees(other, "x.a.example", "REFUSED");
             };
-            told();
+            check();
             // The second block is added by a reload.
             server.write_corefile(first);
             server.signal("USR1");
@@ -108,7 +108,7 @@ fn bound_and_unbound_block_share_port() {
             server.write_corefile(&format!("{first}{second}"));
             server.signal("USR1");
             server.wait_for_lines("Reloading complete", 2, Duration::from_secs(5));
-            told();
+            check();
         }
     });
 }

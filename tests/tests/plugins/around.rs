@@ -42,7 +42,7 @@ pub(super) fn asked(upstream: &Upstream) -> Vec<String> {
 /// The upstream gets the rewritten name, the client the one that it asked.
 #[test]
 fn rewritten_question_and_answer() {
-    for (rule, name, rtype, sought, told) in [
+    for (rule, name, rtype, forwarded, expected) in [
         ("name old.example new.example", "Old.Example", "A", "new.example. 1", "Old.Example. A 192.0.2.1"),
         ("name prefix ftp. www.", "ftp.a.example", "A", "www.a.example. 1", "www.a.example. A 192.0.2.1"),
         (
@@ -73,12 +73,12 @@ fn rewritten_question_and_answer() {
                 "{rule}"
             );
             let rr = &reply.answers[0];
-            assert_eq!(format!("{} {} {}", rr.name, "A", rr.data), told, "{rule}, turn {turn}");
+            assert_eq!(format!("{} {} {}", rr.name, "A", rr.data), expected, "{rule}, turn {turn}");
             if rule.starts_with("ttl") {
                 assert!((5..=7).contains(&rr.ttl), "{rr}");
             }
         }
-        assert_eq!(asked(&upstream), [sought], "{rule}");
+        assert_eq!(asked(&upstream), [forwarded], "{rule}");
     }
 }
 
@@ -137,14 +137,14 @@ fn invalid_record_text_is_shortened() {
 #[test]
 fn silent_upstream_with_steps() {
     let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
-    let told = |steps: &str| {
+    let failure = |steps: &str| {
         let dns = Dns::start(&format!("errors\n{steps}\nforward . {}", silent.word()));
         let reply = Ask::new("x.example", "A").edns(1232).timeout(Duration::from_secs(7)).of(dns.at);
         let line = dns.server.wait_for_log("plugin/errors: 2 x.example. A: ", Duration::from_secs(5));
         let why = line.split("x.example. A: ").nth(1).expect("it was waited for").to_owned();
         (reply.status(), reply.extended_error(), why.replace(|c: char| c.is_ascii_digit(), ""))
     };
-    assert_eq!(told("minimal"), told(""));
+    assert_eq!(failure("minimal"), failure(""));
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn rd_is_always_the_clients() {
     assert_eq!(asked(&upstream).len(), 2);
 }
 
-/// Whatever is configured below it.
+/// ANY is answered, whatever is configured below it.
 #[test]
 fn any_precedes_other_directives() {
     let (dns, upstream) = dns("any\nacl {\nblock type ANY\n}\nrewrite type ANY A");
@@ -283,14 +283,15 @@ fn stale_answer_below_a_step() {
                 });
                 let query = Ask::new(name, "A");
                 let reply = if tcp { query.tcp() } else { query }.of(dns.at);
-                let told = reply.answers.iter().find(|rr| rr.rtype == 1).map(|rr| (rr.data.as_str(), rr.ttl));
-                assert_eq!(told, Some(("192.0.2.1", 0)), "{steps}: stale, and not to be kept");
+                let address =
+                    reply.answers.iter().find(|rr| rr.rtype == 1).map(|rr| (rr.data.as_str(), rr.ttl));
+                assert_eq!(address, Some(("192.0.2.1", 0)), "{steps}: stale, and not to be kept");
                 eventually("what is fetched again", Duration::from_secs(5), || {
                     (upstream.count(stale) == 2).then_some(())
                 });
                 eventually("what came then", Duration::from_secs(5), || {
-                    let told = ask(dns.at, own, "A");
-                    (told.answers[0].data == "192.0.2.2").then_some(())
+                    let reply = ask(dns.at, own, "A");
+                    (reply.answers[0].data == "192.0.2.2").then_some(())
                 });
                 assert_eq!(upstream.count(stale), 2, "{steps}: once");
             });
@@ -298,7 +299,7 @@ fn stale_answer_below_a_step() {
     }
 }
 
-/// In turn, by weight or nearest first.
+/// Addresses are in turn, by weight or nearest first.
 #[test]
 fn loadbalance_orders_addresses() {
     let hosts: String = (1..=4).map(|n| format!("192.0.2.{n} x.example\n")).collect();

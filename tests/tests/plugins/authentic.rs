@@ -13,7 +13,7 @@ const AD: u16 = 0x0020;
 /// names with `nx` and in `corp.lan`.
 fn upstream(asked: &Asked) -> Action {
     let name = &asked.name;
-    let says = match name.as_str() {
+    let answer = match name.as_str() {
         "alias.example." => {
             Says::answer(&format!("{name} 300 IN CNAME to.example.\nto.example. 300 IN A 192.0.2.6"))
         }
@@ -21,10 +21,10 @@ fn upstream(asked: &Asked) -> Action {
         _ if asked.rtype == 28 => Says::answer(&format!("{name} 300 IN AAAA 2001:db8::1")),
         _ => Says::answer(&format!("{name} 300 IN A 192.0.2.1")),
     };
-    Action::Reply(says.flags(AD))
+    Action::Reply(answer.flags(AD))
 }
 
-/// If it changed or added records.
+/// AD is clear if a step has changed or added records.
 #[test]
 fn ad_is_clear_after_a_step() {
     let directory = tempdir();

@@ -48,7 +48,7 @@ impl Searching {
     }
 
     /// Sends a query; returns its result and the names that the upstream received for it.
-    fn told(&self, ask: &Ask) -> (String, Vec<String>) {
+    fn answer(&self, ask: &Ask) -> (String, Vec<String>) {
         let before = self.upstream.asked().len();
         let reply = ask.of(self.dns.at);
         let asked = self.upstream.asked().into_iter().skip(before).map(|asked| asked.name).collect();
@@ -57,11 +57,11 @@ impl Searching {
     }
 }
 
-/// With one query.
+/// One query is answered by the first name that exists.
 #[test]
 fn first_existing_name_answers() {
     let searching = Searching::start("", "");
-    for (name, rtype, told, asked) in [
+    for (name, rtype, expected, asked) in [
         ("here.corp.lan", "A", "NOERROR here.corp.lan. 192.0.2.1", &[][..]),
         // A candidate found in `hosts` is not forwarded.
         (
@@ -106,7 +106,7 @@ fn first_existing_name_answers() {
         ("four.lan", "TXT", "NXDOMAIN ", &["four.lan."]),
     ] {
         let asked: Vec<String> = asked.iter().map(|name| (*name).to_owned()).collect();
-        assert_eq!(searching.told(&Ask::new(name, rtype)), (told.to_owned(), asked), "{name} {rtype}");
+        assert_eq!(searching.answer(&Ask::new(name, rtype)), (expected.to_owned(), asked), "{name} {rtype}");
     }
     // The question is unchanged, also over TCP.
     let reply = Ask::new("Two.labels.corp.lan", "A").tcp().of(searching.dns.at);
@@ -120,19 +120,19 @@ fn nonexistent_names_and_short_names() {
     let searching = Searching::start("ndots 1\nresponse noerror", "");
     let reply = ask(searching.dns.at, "no.where.corp.lan", "A");
     assert_eq!((reply.status(), reply.answers.len(), reply.authorities.len()), ("NOERROR", 0, 1));
-    let (told, asked) = searching.told(&Ask::new("four.corp.lan", "A"));
-    assert_eq!((told.as_str(), asked), ("NXDOMAIN ", vec!["four.corp.lan.".to_owned()]));
-    let (told, _) = searching.told(&Ask::new("two.labels.corp.lan", "A"));
-    assert_contains!(told, "192.0.2.4");
+    let (answer, asked) = searching.answer(&Ask::new("four.corp.lan", "A"));
+    assert_eq!((answer.as_str(), asked), ("NXDOMAIN ", vec!["four.corp.lan.".to_owned()]));
+    let (answer, _) = searching.answer(&Ask::new("two.labels.corp.lan", "A"));
+    assert_contains!(answer, "192.0.2.4");
 }
 
 #[test]
 fn acl_sees_each_tried_name() {
     let searching = Searching::start("", "acl example {\nblock\n}");
-    let (told, asked) = searching.told(&Ask::new("four.corp.lan", "A"));
-    assert_eq!((told.as_str(), asked.len()), ("REFUSED ", 2), "{asked:?}");
+    let (answer, asked) = searching.answer(&Ask::new("four.corp.lan", "A"));
+    assert_eq!((answer.as_str(), asked.len()), ("REFUSED ", 2), "{asked:?}");
     let searching = Searching::start("", "acl lan {\nfilter type AAAA\n}\nacl example {\ndrop\n}");
-    assert_eq!(searching.told(&Ask::new("four.corp.lan", "AAAA")), ("NOERROR ".to_owned(), vec![]));
+    assert_eq!(searching.answer(&Ask::new("four.corp.lan", "AAAA")), ("NOERROR ".to_owned(), vec![]));
     let silent = Ask::new("four.corp.lan", "A").timeout(Duration::from_millis(300)).try_of(searching.dns.at);
     assert!(silent.is_err(), "{silent:?}");
     assert_eq!(searching.upstream.asked().len(), 2, "what is dropped is asked for nowhere");
@@ -142,12 +142,12 @@ fn acl_sees_each_tried_name() {
 #[test]
 fn rewrite_with_autopath() {
     let searching = Searching::start("", "rewrite name suffix .old.test .corp.lan answer auto");
-    let (told, asked) = searching.told(&Ask::new("two.labels.old.test", "A"));
-    assert_eq!(told, "NOERROR two.labels.old.test. two.labels., two.labels. 192.0.2.4");
+    let (answer, asked) = searching.answer(&Ask::new("two.labels.old.test", "A"));
+    assert_eq!(answer, "NOERROR two.labels.old.test. two.labels., two.labels. 192.0.2.4");
     assert_eq!(asked.len(), 4);
 }
 
-/// Failures are logged once.
+/// Completed answers are counted, and failures are logged once.
 #[test]
 fn completed_answers_are_counted() {
     let ip = fresh_ip();
@@ -155,7 +155,7 @@ fn completed_answers_are_counted() {
     for name in
         ["here.corp.lan", "four.corp.lan", "four.corp.lan", "nowhere.corp.lan", "four.lan", "corp.lan"]
     {
-        searching.told(&Ask::new(name, "A"));
+        searching.answer(&Ask::new(name, "A"));
     }
     let metrics = Metrics::after_queries((ip, 9153).into(), 6);
     assert_eq!(metrics.count("coredns_autopath_success_total", &[]), 3.0);
@@ -193,7 +193,7 @@ fn concurrent_names_are_queried_once() {
     }
 }
 
-/// Also with names longer than others may be.
+/// A list longer than other names may be is tried to its end.
 #[test]
 fn long_search_list_is_tried_whole() {
     let directory = tempdir();
@@ -220,8 +220,8 @@ fn invalid_search_list_is_refused() {
         file.display()
     );
     let output = Server::expect_failure(&corefile, Options::default());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_contains!(said, ":3:14: plugin/autopath: cannot read");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_contains!(stderr, ":3:14: plugin/autopath: cannot read");
     fs::write(&file, "nameserver 192.0.2.53\n").unwrap();
     let output = Server::expect_failure(&corefile, Options::default());
     assert_contains!(

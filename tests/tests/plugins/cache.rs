@@ -7,7 +7,7 @@ use tests::{Action, Ask, Dns, Metrics, Says, Upstream, ask, eventually, fresh_ip
 
 use super::{SOA, expire, good, short_lived};
 
-/// Its TTL counts down.
+/// A hit needs no upstream, and its TTL counts down.
 #[test]
 fn hit_needs_no_upstream() {
     let upstream = Upstream::start(fresh_ip(), good);
@@ -27,7 +27,7 @@ fn hit_needs_no_upstream() {
     assert_eq!(upstream.count("x.example."), 1);
 }
 
-/// To the configured bounds.
+/// TTLs are clamped to the configured bounds.
 #[test]
 fn ttls_are_clamped() {
     let upstream = Upstream::start(fresh_ip(), |asked| {
@@ -89,8 +89,8 @@ fn uncacheable_replies_are_not_stored() {
         "refused" => Action::rcode(5),
         "nosoa" => Action::rcode(3),
         "scoped" => {
-            let says = Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name));
-            Action::Reply(says.option(8, &[0, 1, 24, 24, 198, 51, 100]))
+            let answer = Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name));
+            Action::Reply(answer.option(8, &[0, 1, 24, 24, 198, 51, 100]))
         }
         _ => good(asked),
     });
@@ -110,7 +110,7 @@ fn uncacheable_replies_are_not_stored() {
     assert_eq!(upstream.count("norecursion.example."), 2, "RD=0 fills nothing");
 }
 
-/// It hides no good answer.
+/// A SERVFAIL is cached for its time and hides no good answer.
 #[test]
 fn servfail_is_cached_briefly() {
     let upstream = Upstream::start(fresh_ip(), |_| Action::rcode(2));
@@ -156,7 +156,7 @@ fn disable_and_zones_limit_the_cache() {
     }
 }
 
-/// Before they expire.
+/// A popular name is fetched again before it expires.
 #[test]
 fn popular_names_are_prefetched() {
     steadily(|| {
@@ -261,7 +261,7 @@ fn servfail_keeps_a_stale_answer() {
     }
 }
 
-/// And only to answers.
+/// Only a positive answer replaces a preferred one.
 #[test]
 fn prefer_positive_yields_to_answers() {
     let upstream = Upstream::start(fresh_ip(), short_lived);
@@ -291,7 +291,7 @@ fn prefer_positive_yields_to_answers() {
     }
 }
 
-/// For good.
+/// A good answer replaces an older denial permanently.
 #[test]
 fn good_answer_replaces_a_denial() {
     let upstream = Upstream::start(fresh_ip(), |_| {

@@ -80,7 +80,7 @@ fn fallthrough_zones() {
     assert_eq!(upstream.total(), 1);
 }
 
-/// If it vanishes, the names stay.
+/// A hosts file is followed; if it vanishes, its names stay.
 #[test]
 fn hosts_file_is_followed() {
     let directory = tempdir();
@@ -97,7 +97,7 @@ fn hosts_file_is_followed() {
     dns.sees("x.example", "192.0.2.3");
 }
 
-/// No name is lost.
+/// No name is lost while a hosts file is written.
 #[test]
 fn hosts_file_during_a_write() {
     let directory = tempdir();
@@ -133,7 +133,7 @@ fn hosts_file_written_later() {
     dns.sees("x.example", "192.0.2.1");
 }
 
-/// The first ten are named.
+/// Bad lines are skipped, and the first ten are logged.
 #[test]
 fn bad_hosts_lines_are_skipped() {
     let directory = tempdir();
@@ -147,7 +147,7 @@ fn bad_hosts_lines_are_skipped() {
     // The valid first line is line 1, so the bad ones are 2 to 16, and line 11 is the tenth of
     // them.
     let file = path.to_string_lossy();
-    let told = |log: &str, number: &str| {
+    let warns = |log: &str, number: &str| {
         let lines = log.lines().filter(|line| line.contains(&*file));
         lines
             .map(|line| line.replace(&*file, ""))
@@ -155,12 +155,12 @@ fn bad_hosts_lines_are_skipped() {
     };
     let log = eventually("the tenth bad line in the log", Duration::from_secs(2), || {
         let log = dns.server.log_text();
-        told(&log, "11").then_some(log)
+        warns(&log, "11").then_some(log)
     });
-    assert!(told(&log, "2") && !told(&log, "12"), "the first ten, and no more:\n{log}");
+    assert!(warns(&log, "2") && !warns(&log, "12"), "the first ten, and no more:\n{log}");
 }
 
-/// They load at once.
+/// A hundred thousand lines load at once.
 #[test]
 fn hundred_thousand_hosts_lines() {
     let directory = tempdir();

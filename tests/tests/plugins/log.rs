@@ -31,10 +31,10 @@ fn log_lines_are_those_of_coredns() {
 #[test]
 fn logged_size_respects_bufsize() {
     let dns = Dns::start("bufsize 600\nlog . \"{name} takes {>bufsize}\"\nhosts {\n192.0.2.1 x.example\n}");
-    for (size, told) in [(4096, 600), (600, 600), (512, 512)] {
+    for (size, logged) in [(4096, 600), (600, 600), (512, 512)] {
         Ask::new(&format!("of-{size}.x.example"), "A").edns(size).of(dns.at);
         let line = dns.server.wait_for_log(&format!("of-{size}.x.example."), Duration::from_secs(2));
-        assert_eq!(line, format!("[INFO] of-{size}.x.example. takes {told}"));
+        assert_eq!(line, format!("[INFO] of-{size}.x.example. takes {logged}"));
     }
 }
 
@@ -118,7 +118,7 @@ fn failed_upstream_is_logged_once() {
     let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
     let failing = Upstream::start(fresh_ip(), |_| Action::rcode(2));
     let (refused, timeout) = ("read: connection refused", "i/o timeout");
-    for (before, upstream, told, ede) in [
+    for (before, upstream, causes, ede) in [
         ("", &refusing, &[refused, refused][..], &[23][..]),
         ("cache 30", &refusing, &[refused], &[23]),
         ("cache {\nservfail 0\n}", &refusing, &[refused, refused], &[23]),
@@ -152,8 +152,8 @@ fn failed_upstream_is_logged_once() {
         dns.server.wait_for_log(" end. A: ", Duration::from_secs(10));
         let lines = dns.server.log_lines();
         let lines: Vec<_> = lines.iter().filter(|line| line.contains(" x.example. ")).collect();
-        assert_eq!(lines.len(), told.len(), "{before} {server}: {lines:?}");
-        for (line, cause) in lines.iter().zip(told) {
+        assert_eq!(lines.len(), causes.len(), "{before} {server}: {lines:?}");
+        for (line, cause) in lines.iter().zip(causes) {
             let (start, end) = line.split_once(&format!("->{server}: ")).expect("who was asked");
             let local = start.strip_prefix("[ERROR] plugin/errors: 2 x.example. A: read udp ");
             let local = local.unwrap_or_else(|| panic!("{line}"));

@@ -83,7 +83,7 @@ fn options_with_and_without_edns() {
         ("edns0 subnet replace 8 56", vec![], vec![], vec![]),
         ("edns0 subnet unset", vec![(8, vec![0, 1, 8, 0, 10])], vec![], vec![]),
     ];
-    for (rule, own, sent, told) in rows {
+    for (rule, own, sent, received) in rows {
         let (dns, upstream) = dns(&format!("rewrite {rule}"), by_option);
         let mut query = Ask::new("X.example", "A").edns(1232);
         for (code, data) in own {
@@ -92,7 +92,11 @@ fn options_with_and_without_edns() {
         for turn in 0..2 {
             let reply = query.of(dns.at);
             let edns = reply.edns.as_ref().expect("an OPT for an OPT");
-            assert_eq!((reply.status(), &edns.options), ("NOERROR", told), "{rule}, {own:?}, turn {turn}");
+            assert_eq!(
+                (reply.status(), &edns.options),
+                ("NOERROR", received),
+                "{rule}, {own:?}, turn {turn}"
+            );
         }
         let all: Vec<Options> = upstream.asked().iter().map(options).collect();
         // A reply to a client's own subnet is not cached.
@@ -178,7 +182,7 @@ fn only_configured_flags_are_forwarded() {
     assert_eq!(flags(&upstream), 0);
 }
 
-/// If `metadata` is set; before they are known they match no rule.
+/// Labels are logged if `metadata` is set, and match no rule before they are known.
 #[test]
 fn metadata_labels_are_logged() {
     let upstream = Upstream::start(fresh_ip(), by_option);

@@ -30,19 +30,19 @@ fn prometheus_reads_openmetrics_and_protobuf() {
             let rows =
                 [("up", "1"), ("coredns_build_info", "1"), ("coredns_dns_requests_total", "3"), (count, "3")];
             for (query, value) in rows {
-                prometheus.says(query, value);
+                prometheus.evaluates_to(query, value);
             }
             if count == native {
                 // Queries counted before the first scrape with native buckets are in their classic
                 // bucket, up to 100 bytes.
-                prometheus.says("histogram_fraction(0,64,coredns_dns_request_size_bytes)", "0");
+                prometheus.evaluates_to("histogram_fraction(0,64,coredns_dns_request_size_bytes)", "0");
                 for _ in 0..3 {
                     dns.ask("a.example");
                 }
-                prometheus.says(native, "6");
-                prometheus.says("histogram_fraction(0,64,coredns_dns_request_size_bytes)", "0.5");
-                prometheus.says("histogram_fraction(0,64,coredns_dns_response_size_bytes)", "0");
-                prometheus.says("histogram_fraction(0,65,coredns_dns_request_duration_seconds)", "1");
+                prometheus.evaluates_to(native, "6");
+                prometheus.evaluates_to("histogram_fraction(0,64,coredns_dns_request_size_bytes)", "0.5");
+                prometheus.evaluates_to("histogram_fraction(0,64,coredns_dns_response_size_bytes)", "0");
+                prometheus.evaluates_to("histogram_fraction(0,65,coredns_dns_request_duration_seconds)", "1");
             }
             prometheus.knows("coredns_build_info", "gauge");
             prometheus.knows("coredns_dns_request_duration_seconds", "histogram");
@@ -74,7 +74,7 @@ impl Prometheus {
     }
 
     /// Waits until a query returns one series with this value.
-    fn says(&self, query: &str, value: &str) {
+    fn evaluates_to(&self, query: &str, value: &str) {
         let want = format!(",\"{value}\"]}}]}}}}");
         let reply = RefCell::new(String::new());
         let seen = catch_unwind(AssertUnwindSafe(|| {

@@ -54,7 +54,7 @@ fn answer_of_a_changed_target() {
     assert_eq!(asked(&upstream), ["cname-there.example. 1", "here.example. 1"], "each once, then the cache");
 }
 
-/// That of the zone that denies the target.
+/// The reply has the SOA of the zone that denies the changed target.
 #[test]
 fn soa_behind_a_changed_target() {
     const SOA: &str = "300 IN SOA ns.example. root.example. 1 2 3 4 60";
@@ -84,7 +84,7 @@ fn soa_behind_a_changed_target() {
     }
 }
 
-/// As documented.
+/// Flags and additional records of a target are as documented.
 #[test]
 fn flags_and_additionals_of_targets() {
     // AA 0x0400, TC 0x0200, AD 0x0020: flags of the answer with the alias, and of the target's
@@ -148,8 +148,8 @@ fn two_targets_in_parallel() {
         ));
         for name in ["a.two", "b.two"] {
             let reply = ask(dns.at, name, "A");
-            let told = ["192.0.2.1", "192.0.2.1", "one.far.", "other.far."];
-            assert_eq!((reply.status(), reply.short()), ("NOERROR", told.to_vec()));
+            let expected = ["192.0.2.1", "192.0.2.1", "one.far.", "other.far."];
+            assert_eq!((reply.status(), reply.short()), ("NOERROR", expected.to_vec()));
         }
     }
 }

@@ -42,7 +42,7 @@ fn chain(reply: &tests::Reply) -> Vec<String> {
 
 const ALIAS: &str = "template IN ANY alias {\nmatch ^(?P<name>[^.]+)\nanswer \"{{ .Name }} 60 IN CNAME {{ .Group.name }}.example.\"\n}";
 
-/// Through hosts and other blocks.
+/// A CNAME of a template is followed through hosts and other blocks.
 #[test]
 fn template_cname_through_blocks() {
     let (ip, port) = (fresh_ip(), port());
@@ -87,7 +87,7 @@ fn template_cname_through_blocks() {
     }
 }
 
-/// And through the cache.
+/// A CNAME of a template is followed to upstreams and through the cache.
 #[test]
 fn template_cname_through_upstreams() {
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.as_str() {
@@ -159,7 +159,7 @@ fn clients_share_an_inner_lookup() {
     assert!(upstream.count("one.example.") <= 4, "{}", upstream.count("one.example."));
 }
 
-/// However many there are, a silent upstream costs no more time.
+/// Many inner lookups at a silent upstream cost no more time than one.
 #[test]
 fn inner_lookups_share_the_timeout() {
     steadily(|| {
@@ -222,9 +222,9 @@ fn size_in_expressions_respects_bufsize() {
     let dns = Dns::start(
         "bufsize 600\ntemplate IN TXT . {\nvar most bufsize()\nanswer \"{{ .Name }} 60 IN TXT {{ .Var.most }}\"\n}",
     );
-    for (size, told) in [(4096, "600"), (512, "512")] {
+    for (size, expected) in [(4096, "600"), (512, "512")] {
         let reply = Ask::new("x.example", "TXT").edns(size).of(dns.at);
-        assert_contains!(reply.bytes.escape_ascii().to_string(), told);
+        assert_contains!(reply.bytes.escape_ascii().to_string(), expected);
     }
     let reply = Ask::new("x.example", "TXT").tcp().of(dns.at);
     assert_contains!(reply.bytes.escape_ascii().to_string(), "65535");
@@ -270,11 +270,11 @@ fn check_reports_invalid_record_texts() {
     let corefile = ".:5353 {\ntemplate IN A example {\nanswer \"x.example. 60 IN A nonsense\" \"{{ .Name }} 60 IN A {{ .Name }}\"\n}\n}\n";
     std::fs::write(&path, corefile).unwrap();
     let output = Command::new(binary()).args(["check", "-conf"]).arg(&path).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "it is served, as by CoreDNS: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "it is served, as by CoreDNS: {stderr}");
     assert_contains!(
-        said,
+        stderr,
         "Corefile:3:8: plugin/template: \"x.example. 60 IN A nonsense\" is not a record: "
     );
-    assert_eq!(said.matches("is not a record").count(), 1, "{said}");
+    assert_eq!(stderr.matches("is not a record").count(), 1, "{stderr}");
 }

@@ -25,9 +25,9 @@ fn full_disk_loses_nothing() {
         drop(fs::write(&filler, vec![b'x'; 1 << 20]));
         node.upstream.answer_by(address(1));
         node.sees("a.test", "A", &["192.0.2.1"]);
-        let told =
+        let error =
             node.server.wait_for_log("what was learned is served from memory", Duration::from_secs(20));
-        assert_contains!(told, "No space left on device");
+        assert_contains!(error, "No space left on device");
         assert_eq!(node.text(), "", "the old file stands");
         assert!(
             node.status()["unpublished"].as_str().unwrap().contains("No space left"),
@@ -64,7 +64,7 @@ fn a_read_only_disk_loses_nothing() {
     });
 }
 
-/// And reported.
+/// Invalid variables are reported and ignored.
 #[test]
 fn invalid_environment_is_passed_over() {
     let interval = (EVERY_5_S.0, "soon");

@@ -22,7 +22,7 @@ fn node(script: impl Fn(&tests::Asked) -> Action + Send + Sync + Clone + 'static
     ["192.0.2.53:53", "192.0.2.54:53"].map(|at| Upstream::at(at.parse().expect("an address"), script.clone()))
 }
 
-/// Answers are written.
+/// Answers are written, and failed names keep their lines.
 #[test]
 fn failed_names_keep_their_lines() {
     isolated(|| {
@@ -50,8 +50,8 @@ fn failed_names_keep_their_lines() {
         assert_eq!(lines, expected);
         assert_eq!(fs::metadata(HOSTS).unwrap().permissions().mode() & 0o777, 0o644);
         assert_eq!(files(Path::new("/etc/localdns")), ["hosts", "upstream-dns"], "nothing is left over");
-        let told = String::from_utf8(done.stderr).unwrap();
-        assert_contains!(told, "b.test. A: the server answered");
+        let stderr = String::from_utf8(done.stderr).unwrap();
+        assert_contains!(stderr, "b.test. A: the server answered");
         assert_eq!(itself.total(), 0, "it asked itself");
         // In order: the second server receives only lookups that failed at the first.
         assert_eq!((first.count("a.test."), second.count("a.test.")), (2, 0));
@@ -156,7 +156,7 @@ fn errors_are_one_line() {
     );
     fs::write(&corefile, text).unwrap();
     let corefile = corefile.to_string_lossy().into_owned();
-    for (args, told) in [
+    for (args, message) in [
         (&["refresh"][..], "`refresh` needs --once"),
         (&["refresh", "--once", "-conf", "/nowhere/Corefile"], "/nowhere/Corefile"),
         (&["refresh", "--once", "-conf", &corefile], "none"),
@@ -165,7 +165,7 @@ fn errors_are_one_line() {
         let done = localdns(args, &[]);
         let stderr = String::from_utf8(done.stderr).unwrap();
         assert_eq!(done.status.code(), Some(1), "{args:?}: {stderr}");
-        assert_contains!(stderr, told);
+        assert_contains!(stderr, message);
         assert!(stderr.lines().last().unwrap().starts_with("localdns: "), "{stderr}");
     }
 }

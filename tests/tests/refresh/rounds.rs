@@ -54,7 +54,7 @@ fn own_address_is_never_queried() {
     });
 }
 
-/// It delays nothing.
+/// A pipe as the list of servers is passed over and delays nothing.
 #[test]
 fn pipe_as_list_is_passed_over() {
     isolated(|| {

@@ -14,7 +14,7 @@ use tests::{
 
 use super::{EVERY_5_S, NAMES, Node, SOA, address, files, localdns};
 
-/// With what the upstream answers.
+/// Names of the Corefile have the upstream's answers.
 #[test]
 fn corefile_names_are_answered() {
     let node =
@@ -48,7 +48,7 @@ fn corefile_names_are_answered() {
     assert_eq!(files(&node.directory), ["hosts", "status.sock"], "nothing is left over");
 }
 
-/// At their interval; a change is logged once.
+/// Names of the environment are refreshed at its interval; a change is logged once.
 #[test]
 fn environment_names_are_refreshed() {
     let node = Node::start(Some(""), "", &[(NAMES, "a.test, b.test"), EVERY_5_S], address(1));
@@ -64,7 +64,12 @@ fn environment_names_are_refreshed() {
     );
     // NODATA for AAAA is an answer.
     node.rounds("ok", 2.0);
-    assert_eq!(told(&node).len(), 3, "a round that changes nothing tells nothing: {:?}", told(&node));
+    assert_eq!(
+        logged_changes(&node).len(),
+        3,
+        "a round that changes nothing tells nothing: {:?}",
+        logged_changes(&node)
+    );
     node.upstream.answer_by(address(7));
     node.sees("b.test", "A", &["192.0.2.7"]);
     node.file_holds("192.0.2.7 b.test");
@@ -77,7 +82,7 @@ fn environment_names_are_refreshed() {
     assert!(asked <= 2.0 * (rounds + 1.0) + 1.0, "{asked} questions in {rounds} rounds");
 }
 
-fn told(node: &Node) -> Vec<String> {
+fn logged_changes(node: &Node) -> Vec<String> {
     node.server.log_lines().into_iter().filter(|line| line.contains("plugin/hosts: ")).collect()
 }
 
@@ -222,7 +227,7 @@ fn other_programs_write_is_temporary() {
     assert!(!node.text().contains("192.0.2.50"), "{}", node.text());
 }
 
-/// And learns new ones.
+/// A reload keeps learned names and learns new ones.
 #[test]
 fn reload_keeps_learned_names() {
     let node = Node::start(None, "refresh a.test", &[], address(1));
@@ -296,9 +301,12 @@ fn status_and_metrics_of_each_name() {
     assert!(table.lines().skip(1).all(|line| line.len() <= 100), "{table}");
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     drop(node);
-    let nobody = localdns(&["status", "-status", &socket.to_string_lossy()], &[]);
-    assert_eq!(nobody.status.code(), Some(1));
-    assert_contains!(String::from_utf8(nobody.stderr).unwrap(), "localdns: no server answers at ");
+    let output_without_server = localdns(&["status", "-status", &socket.to_string_lossy()], &[]);
+    assert_eq!(output_without_server.status.code(), Some(1));
+    assert_contains!(
+        String::from_utf8(output_without_server.stderr).unwrap(),
+        "localdns: no server answers at "
+    );
 }
 
 /// It is reported for each place.
@@ -312,7 +320,7 @@ fn status_without_a_reachable_server() {
     fs::write(&bare, ".:0 {\nwhoami\n}\n").unwrap();
     let refused = |port: u16| format!("{ip}:{port} (Connection refused (os error 111))");
     let (first, second) = (refused(9153), refused(9154));
-    for (flag, value, sought) in [
+    for (flag, value, expected) in [
         ("-status", format!("{ip}:9153"), format!("answers at {first};")),
         ("-conf", conf.to_string_lossy().into_owned(), format!("{first}, {second};")),
         (
@@ -328,13 +336,13 @@ fn status_without_a_reachable_server() {
         ),
         ("-conf", "/nowhere/Corefile".to_owned(), "/nowhere/Corefile".to_owned()),
     ] {
-        let nobody = localdns(&["status", flag, &value], &[]);
-        assert_eq!(nobody.status.code(), Some(1), "{value}");
-        assert_contains!(String::from_utf8(nobody.stderr).unwrap(), sought);
+        let output_without_server = localdns(&["status", flag, &value], &[]);
+        assert_eq!(output_without_server.status.code(), Some(1), "{value}");
+        assert_contains!(String::from_utf8(output_without_server.stderr).unwrap(), expected);
     }
 }
 
-/// At its next start it answers what it published.
+/// A killed server answers at its next start what it published.
 #[test]
 fn killed_server_reuses_its_file() {
     let mut node = Node::start(None, "refresh a.test", &[], address(1));
@@ -349,7 +357,7 @@ fn killed_server_reuses_its_file() {
     assert!(entry["age_seconds"].as_u64().unwrap() < 120, "{entry}");
 }
 
-/// While they are published.
+/// No query is lost while a hundred thousand lines are published.
 #[test]
 fn hundred_thousand_lines_lose_no_query() {
     let lines: String =

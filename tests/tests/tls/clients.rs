@@ -18,9 +18,9 @@ fn kdig_is_answered_over_tls() {
     kdig.arg(format!("+tls-ca={}", dot.files.path().join("ca.pem").display()));
     // Two queries on one connection.
     kdig.args([&format!("+tls-hostname={HOST}"), "+keepopen", "www.example", "A", "WWW.example", "A"]);
-    let said = output(kdig, Duration::from_secs(10));
-    let text = String::from_utf8_lossy(&said.stdout);
-    assert!(said.status.success(), "{said:?}");
+    let client = output(kdig, Duration::from_secs(10));
+    let text = String::from_utf8_lossy(&client.stdout);
+    assert!(client.status.success(), "{client:?}");
     assert_eq!(text.matches("192.0.2.7").count(), 2, "{text}");
     assert_contains!(text, "TLS session");
 }
@@ -36,9 +36,9 @@ fn go_client_resumes_its_session() {
     std::fs::write(dot.files.path().join("main.go"), CLIENT).unwrap();
     let mut go = Command::new("go");
     go.current_dir(dot.files.path()).args(["run", "main.go", &dot.at.to_string(), HOST, "ca.pem"]);
-    let said = output(go, Duration::from_secs(120));
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    assert!(said.status.success(), "{said:?}");
+    let client = output(go, Duration::from_secs(120));
+    let text = String::from_utf8_lossy(&client.stdout).into_owned();
+    assert!(client.status.success(), "{client:?}");
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
         lines,

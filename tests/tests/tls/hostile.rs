@@ -65,7 +65,7 @@ fn late_handshake_failure_sends_alert() {
     assert_eq!(found, Some(&expected), "{error:#}");
 }
 
-/// Nothing panics.
+/// A client that breaks TLS loses its connection, and nothing panics.
 #[test]
 fn broken_tls_closes_the_connection() {
     let dot = Dot::start("", "", "whoami");

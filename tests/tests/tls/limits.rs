@@ -22,7 +22,7 @@ fn from(last: std::ops::Range<u8>) -> Vec<IpAddr> {
     last.map(|last| IpAddr::from([127, 77, 0, last])).collect()
 }
 
-/// Like a message.
+/// Half a handshake has the time limit of a message.
 #[test]
 fn half_handshake_times_out() {
     let dot = Dot::start("", "", "whoami\ntimeouts {\nread 1s\nidle 5s\n}");

@@ -132,13 +132,13 @@ fn client_auth_matches_coredns() {
         for (shows, served) in [None, Some(&stranger), Some(&friend)].into_iter().zip(served) {
             let client = friend.client(HOST, shows);
             let asked = Connection::open_tls((ip, port()).into(), &client, PATIENCE);
-            let told = asked.and_then(|mut connection| rcode(&mut connection));
-            assert_eq!(told.is_ok(), served, "{word}, {shows:?}: {told:?}");
+            let reply = asked.and_then(|mut connection| rcode(&mut connection));
+            assert_eq!(reply.is_ok(), served, "{word}, {shows:?}: {reply:?}");
         }
     }
 }
 
-/// Without an authority of its own.
+/// Without an authority in the Corefile, the system's verify clients.
 #[test]
 fn system_authorities_verify_clients() {
     let (friend, stranger, ip, files) = (Authority::new(), Authority::new(), fresh_ip(), tempdir());
@@ -149,8 +149,8 @@ fn system_authorities_verify_clients() {
     let _server = Server::start_with(&corefile, options);
     for (shows, served) in [(&friend, true), (&stranger, false)] {
         let asked = Connection::open_tls((ip, port()).into(), &friend.client(HOST, Some(shows)), PATIENCE);
-        let told = asked.and_then(|mut connection| rcode(&mut connection));
-        assert_eq!(told.is_ok(), served, "{told:?}");
+        let reply = asked.and_then(|mut connection| rcode(&mut connection));
+        assert_eq!(reply.is_ok(), served, "{reply:?}");
     }
 }
 
@@ -229,7 +229,7 @@ fn reload_keeps_connections_and_sockets() {
     assert_eq!(ask(dot.at, "a.example", "A").status(), "NOERROR");
 }
 
-/// At its place in the Corefile.
+/// TLS that cannot be served is reported at its place in the Corefile.
 #[test]
 fn unservable_tls_is_reported() {
     let (one, two) = (tempdir(), tempdir());
@@ -342,12 +342,12 @@ fn unservable_tls_is_reported() {
         std::fs::write(&corefile, &text).unwrap();
         let checked = check(&corefile);
         assert!(!checked.status.success(), "{text}");
-        for said in [served, checked] {
-            let said =
-                String::from_utf8_lossy(&said.stderr).into_owned() + &String::from_utf8_lossy(&said.stdout);
+        for ended in [served, checked] {
+            let printed =
+                String::from_utf8_lossy(&ended.stderr).into_owned() + &String::from_utf8_lossy(&ended.stdout);
             // `@` stands for the directory.
             for part in error.split('@') {
-                assert_contains!(said, part);
+                assert_contains!(printed, part);
             }
         }
     }

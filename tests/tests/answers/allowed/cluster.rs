@@ -133,10 +133,10 @@ pub(super) const ALLOWED: &[Allowed] = &[
             let (aliases, found) = ours.answers.split_at(aliases);
             let Some(last) = aliases.last() else { return false };
             // The target's records are from the next plugin.
-            let goes_on = found.is_empty() || case.text().contains("fallthrough\n");
+            let falls_through = found.is_empty() || case.text().contains("fallthrough\n");
             is_cluster(case)
                 && last.data.to_ascii_lowercase().ends_with(".svc.cluster.local.")
-                && goes_on
+                && falls_through
                 && found.iter().all(|record| record.name.eq_ignore_ascii_case(&last.data))
                 && ours.rcode() == 0
                 && is_denial(theirs)

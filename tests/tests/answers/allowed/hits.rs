@@ -19,12 +19,12 @@ pub(super) const ALLOWED: &[Allowed] = &[
         counted_alike: true,
         matches: |case, difference| {
             let what = difference.what;
-            let told = what.starts_with("authority") || what.starts_with("additional");
+            let is_beyond_answer = what.starts_with("authority") || what.starts_with("additional");
             let both = ["cache", "minimal"].iter().all(|word| case.text().contains(word));
             // A referral and a denial keep their authority section.
             let is_positive = ours(case).rcode() == 0 && !ours(case).answers.is_empty();
             let is_bare = ours(case).authorities.is_empty() && ours(case).additionals.is_empty();
-            told && both && (is_bare || !is_positive)
+            is_beyond_answer && both && (is_bare || !is_positive)
         },
     },
 ];
@@ -42,6 +42,6 @@ fn is_as_rules_say(case: &Case<'_>, flag: &str) -> bool {
         let (of, action) = (words.next()?, words.next()?);
         (of == "response" && words.any(|word| word.eq_ignore_ascii_case(flag))).then(|| action == "set")
     };
-    let said = case.text().lines().filter_map(rule).next_back();
-    said.is_some_and(|set| set == (ours(case).flags & bit != 0))
+    let rules = case.text().lines().filter_map(rule).next_back();
+    rules.is_some_and(|set| set == (ours(case).flags & bit != 0))
 }

@@ -13,9 +13,9 @@ pub(super) const ALLOWED: &[Allowed] = &[
         stands: "A client without EDNS gets no OPT for it",
         counted_alike: false,
         matches: |case, difference| {
-            let told = difference.what == "opt" || is_content(difference) && truncated(ours(case));
+            let is_visible = difference.what == "opt" || is_content(difference) && truncated(ours(case));
             let rewritten = case.text().contains("edns0 ");
-            told && rewritten && case.edns().is_none() && ours(case).edns.is_none()
+            is_visible && rewritten && case.edns().is_none() && ours(case).edns.is_none()
         },
     },
     Allowed {
@@ -37,13 +37,13 @@ pub(super) const ALLOWED: &[Allowed] = &[
         stands: "a client's own option that no rule has processed is not sent back",
         counted_alike: true,
         matches: |case, difference| {
-            let Some((mut theirs, ours)) = told(case) else { return false };
+            let Some((mut theirs, ours)) = both_options(case) else { return false };
             let own = own_options(case);
             // In CoreDNS the list of returned codes is global: a rule of any block suffices.
             let is_named = |code: u16| code >= LOCAL && case.setup.text.contains(&format!("{code:#x}"));
-            let came = theirs.len();
+            let before = theirs.len();
             theirs.retain(|option| !is_named(option.0) || !own.contains(option));
-            difference.what == "opt options" && theirs.len() < came && theirs == ours
+            difference.what == "opt options" && theirs.len() < before && theirs == ours
         },
     },
     Allowed {
@@ -51,13 +51,13 @@ pub(super) const ALLOWED: &[Allowed] = &[
         stands: "its code adds a second",
         counted_alike: true,
         matches: |case, difference| {
-            let Some((mut theirs, ours)) = told(case) else { return false };
-            let came = theirs.len();
+            let Some((mut theirs, ours)) = both_options(case) else { return false };
+            let before = theirs.len();
             let mut codes = HashSet::new();
             theirs.retain(|(code, _)| *code < LOCAL || codes.insert(*code));
             difference.what == "opt options"
                 && case.text().contains("edns0 local append")
-                && theirs.len() < came
+                && theirs.len() < before
                 && theirs == ours
         },
     },
@@ -79,8 +79,8 @@ pub(super) const ALLOWED: &[Allowed] = &[
         stands: "queries with different written options never share a cached answer",
         counted_alike: false,
         matches: |case, difference| {
-            let told = difference.theirs.contains("heard") && difference.ours.contains("heard");
-            difference.what == "answer" && told && case.text().contains("cache")
+            let has_text = difference.theirs.contains("heard") && difference.ours.contains("heard");
+            difference.what == "answer" && has_text && case.text().contains("cache")
         },
     },
     Allowed {
@@ -88,9 +88,9 @@ pub(super) const ALLOWED: &[Allowed] = &[
         stands: "stay on their hop",
         counted_alike: false,
         matches: |case, difference| {
-            let told = difference.theirs.contains("heard") && difference.ours.contains("heard");
+            let has_text = difference.theirs.contains("heard") && difference.ours.contains("heard");
             let sent = |code: u16| difference.theirs.contains(&format!("{code}=["));
-            difference.what == "answer" && told && own_options(case).iter().any(|(code, _)| sent(*code))
+            difference.what == "answer" && has_text && own_options(case).iter().any(|(code, _)| sent(*code))
         },
     },
     Allowed {
@@ -115,7 +115,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
 ];
 
 /// The options of both replies sorted by code, without extended errors.
-fn told(case: &Case<'_>) -> Option<(Options, Options)> {
+fn both_options(case: &Case<'_>) -> Option<(Options, Options)> {
     let sorted = |opt: &Edns| {
         let mut options = opt.options.clone();
         options.retain(|(code, _)| *code != 15);

@@ -71,7 +71,7 @@ fn over_udp(at: SocketAddr, query: &[u8]) -> Vec<tests::Record> {
 }
 
 /// The CRD of KEP-1645, its objects, and slices exported by other clusters.
-pub(super) fn a_set_of_clusters_is_answered_from_imports(cluster: &Cluster, upstream: &Upstream) {
+pub(super) fn cluster_set_answers_from_imports(cluster: &Cluster, upstream: &Upstream) {
     cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", IMPORTS);
     let path = "/apis/multicluster.x-k8s.io/v1alpha1/namespaces/t1/serviceimports";
     eventually("the new kind", PATIENCE, || (cluster.send("GET", path, "").0 == 200).then_some(()));

@@ -10,8 +10,8 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use tests::{
-    Action, Ask, Asked, Says, Systemd, Upstream, eventually, isolated_for, isolated_steadily, now, run, tell,
-    wire,
+    Action, Ask, Asked, Says, Systemd, Upstream, eventually, isolated_for, isolated_steadily, now, report,
+    run, wire,
 };
 
 use super::clients::at;
@@ -67,10 +67,10 @@ fn chaos(lasts: Duration, rate: f64) {
     }
     let counts: Vec<_> = counts.iter().map(|(fault, count)| format!("{fault} {count}")).collect();
     let minutes = node.began.elapsed().as_secs_f64() / 60.0;
-    tell(&format!(
+    report(&format!(
         "measured: chaos of {minutes:.1} min, seed {seed}: {}; {}",
         counts.join(", "),
-        questions.told()
+        questions.summary()
     ));
     let failed = questions.failed(node.began);
     assert!(failed.is_empty(), "{failed:#?}\nfaults: {faults:#?}\n{}", node.systemd.log(UNIT));
@@ -122,9 +122,11 @@ impl Node {
             let (host, flags) = if address.contains(':') { (128, "nodad") } else { (32, "noprefixroute") };
             run("ip", &["-n", OUTSIDE, "addr", "add", &format!("{address}/{host}"), "dev", "lo", flags]);
         }
-        let upstream = |(ip, who): &(&'static str, &'static str)| {
-            let (address, who) = (at(ip), *who);
-            within(OUTSIDE, move || Upstream::at(address, answer(who))).join().expect("an upstream starts")
+        let upstream = |(ip, responder): &(&'static str, &'static str)| {
+            let (address, responder) = (at(ip), *responder);
+            within(OUTSIDE, move || Upstream::at(address, answer(responder)))
+                .join()
+                .expect("an upstream starts")
         };
         let upstreams: Vec<_> = UPSTREAMS.iter().map(upstream).collect();
         for upstream in &upstreams {
@@ -153,7 +155,7 @@ impl Node {
                 (now() >= until && questions.asked.load(Relaxed) > asked + ADDRESSES.len()).then_some(())
             });
         };
-        let told = |signal: &str| {
+        let kill = |signal: &str| {
             self.systemd.ctl(&["kill", "--kill-who=main", &format!("--signal={signal}"), UNIT]);
         };
         let pid = self.systemd.main_pid(UNIT);
@@ -165,7 +167,7 @@ impl Node {
         };
         match fault {
             Fault::Kill => {
-                told("KILL");
+                kill("KILL");
                 followed();
             }
             Fault::Stop => {
@@ -174,9 +176,9 @@ impl Node {
                 self.systemd.ctl(&["start", UNIT]);
             }
             Fault::Hang => {
-                told("STOP");
+                kill("STOP");
                 pass(200, 4000, random);
-                told("CONT");
+                kill("CONT");
             }
             Fault::Reload => {
                 fs::write(COREFILE_PATH, corefile(30 + random.below(30))).expect("the test's own");
@@ -187,7 +189,7 @@ impl Node {
                 followed();
             }
             Fault::Upgrade => {
-                told("USR2");
+                kill("USR2");
                 followed();
             }
             Fault::LostUpstream => {
@@ -244,9 +246,9 @@ impl Random {
 }
 
 /// Answers each A query with this upstream's address, any other type with NOERROR.
-fn answer(who: &'static str) -> impl Fn(&Asked) -> Action {
+fn answer(responder: &'static str) -> impl Fn(&Asked) -> Action {
     move |asked| match asked.rtype {
-        1 => Action::Reply(Says::answer(&format!("{} 5 IN A {who}\n", asked.name))),
+        1 => Action::Reply(Says::answer(&format!("{} 5 IN A {responder}\n", asked.name))),
         _ => Action::rcode(0),
     }
 }

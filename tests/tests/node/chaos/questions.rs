@@ -98,21 +98,21 @@ impl Questions {
     /// Whether the server or one of its upstreams gives this answer for the name.
     fn is_right(&self, client: Client, name: &str, data: &str) -> bool {
         let ours = name == NAME && data == US;
-        let is_right = ours || UPSTREAMS.iter().any(|(_, who)| data == *who);
+        let is_right = ours || UPSTREAMS.iter().any(|(_, responder)| data == *responder);
         if !is_right {
-            let strange = format!("{}: {name} is {data}", client.who());
+            let strange = format!("{}: {name} is {data}", client.label());
             self.counts.lock().expect("nobody panics with it").strange.push(strange);
         }
         is_right
     }
 
     fn give_up(&self, client: Client, first: Instant) {
-        let who = client.who();
-        self.counts.lock().expect("nobody panics with it").unanswered.push((who, first));
+        let client = client.label();
+        self.counts.lock().expect("nobody panics with it").unanswered.push((client, first));
     }
 
     /// Describes the results.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn summary(&self) -> String {
         let counts = self.counts.lock().expect("nobody panics with it");
         let seconds: Vec<_> = counts
             .answered
@@ -133,8 +133,8 @@ impl Questions {
     /// unknown origin.
     pub(super) fn failed(&self, began: Instant) -> Vec<String> {
         let counts = self.counts.lock().expect("nobody panics with it");
-        let unanswered = counts.unanswered.iter().map(|(who, first)| {
-            format!("{who}, asked at {:.2} s", first.saturating_duration_since(began).as_secs_f64())
+        let unanswered = counts.unanswered.iter().map(|(client, first)| {
+            format!("{client}, asked at {:.2} s", first.saturating_duration_since(began).as_secs_f64())
         });
         let refused =
             counts.refused.iter().map(|(rcode, count)| format!("{count} replies with rcode {rcode}"));
@@ -184,7 +184,7 @@ impl Port {
 
 impl Client {
     /// Describes the client.
-    fn who(self) -> String {
+    fn label(self) -> String {
         format!("{} over {:?} at {}", self.place.unwrap_or("host"), self.way, self.ip)
     }
 

@@ -12,7 +12,7 @@ use crate::lab::US;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Query {
     pub(super) asked: Instant,
-    pub(super) who: Option<&'static str>,
+    pub(super) responder: Option<&'static str>,
 }
 
 /// An interval of time.
@@ -60,7 +60,7 @@ impl Figures {
         let (mut lost, mut lost_at_return) = ([0; 2], [0; 2]);
         for client in &load.clients {
             let (gone, mut returned) = (away.of(client), back.of(client));
-            if self.fault.leaves_nobody(client) {
+            if self.fault.has_no_responder(client) {
                 returned.retain(|query| query.asked >= ready);
             }
             let (dark, dark_again) = (longest_dark(&gone, self.fault), longest_dark(&returned, self.fault));
@@ -74,11 +74,11 @@ impl Figures {
             lost_at_return[usize::from(client.way.over_tcp())] += count_lost(&returned);
             self.dark.push((client.way, dark));
             self.back.push(after);
-            let others = gone.iter().chain(&returned).filter_map(|query| query.who);
-            let others = others.filter(|who| *who != US && *who != client.upstream).count();
+            let others = gone.iter().chain(&returned).filter_map(|query| query.responder);
+            let others = others.filter(|responder| *responder != US && *responder != client.upstream).count();
             let (goal, at_return) = (self.fault.goal(client), self.fault.goal_at_return(client));
-            let (fault, who) = (self.fault, client.name());
-            let mut say = |what: String| self.beyond.push(format!("{fault}, trial {trial}: {who}: {what}"));
+            let (fault, name) = (self.fault, client.name());
+            let mut say = |what: String| self.beyond.push(format!("{fault}, trial {trial}: {name}: {what}"));
             if others > 0 {
                 say(format!("{others} {STRANGER}"));
             }
@@ -150,7 +150,7 @@ fn middle_and_worst(values: impl Iterator<Item = u128>) -> (u128, u128) {
 }
 
 fn count_lost(queries: &[Query]) -> usize {
-    queries.iter().filter(|query| query.who.is_none()).count()
+    queries.iter().filter(|query| query.responder.is_none()).count()
 }
 
 /// Longest time from a lost query to the first one answered after the last lost query of its group.
@@ -158,14 +158,14 @@ fn count_lost(queries: &[Query]) -> usize {
 /// An answer ends a group, unless one worker of several is stuck: the others answer in between.
 fn longest_dark(queries: &[Query], fault: Fault) -> Duration {
     let apart = if fault == Fault::WorkerHangs { APART } else { Duration::ZERO };
-    let lost = queries.iter().enumerate().filter(|(_, query)| query.who.is_none());
+    let lost = queries.iter().enumerate().filter(|(_, query)| query.responder.is_none());
     let lost: Vec<(usize, Instant)> = lost.map(|(number, query)| (number, query.asked)).collect();
     let are_one = |(one, at): &(usize, Instant), (next, then): &(usize, Instant)| {
         next - one == 1 || *then - *at < apart
     };
     let dark = lost.chunk_by(are_one).map(|together| {
         let ((_, first), (last, _)) = (together[0], together[together.len() - 1]);
-        let answered = queries[last..].iter().find(|query| query.who.is_some());
+        let answered = queries[last..].iter().find(|query| query.responder.is_some());
         answered.or_else(|| queries.last()).map_or(Duration::ZERO, |next| next.asked - first)
     });
     dark.max().unwrap_or_default()
@@ -173,7 +173,7 @@ fn longest_dark(queries: &[Query], fault: Fault) -> Duration {
 
 /// When the first query was sent from which on the server answers all.
 fn ours_from(queries: &[Query]) -> Option<Instant> {
-    let ours = queries.iter().rev().take_while(|query| query.who == Some(US));
+    let ours = queries.iter().rev().take_while(|query| query.responder == Some(US));
     ours.last().map(|query| query.asked)
 }
 
@@ -189,9 +189,9 @@ const BACK: Duration = Duration::from_millis(300);
 fn outages_and_scattered_losses() {
     let began = tests::now();
     let queries = |rows: &[(u64, Option<&'static str>)]| -> Vec<Query> {
-        let query = |(ms, who): &(u64, Option<&'static str>)| Query {
+        let query = |(ms, responder): &(u64, Option<&'static str>)| Query {
             asked: began + Duration::from_millis(*ms),
-            who: *who,
+            responder: *responder,
         };
         rows.iter().map(query).collect()
     };

@@ -56,18 +56,18 @@ impl Client {
     }
 
     /// Its latest answers, and conntrack's entries for its address.
-    fn told(&self) -> String {
-        let who: Vec<_> = self.queries().iter().rev().take(100).map(|query| query.who).collect();
+    fn summary(&self) -> String {
+        let responder: Vec<_> = self.queries().iter().rev().take(100).map(|query| query.responder).collect();
         let tracked = run("sh", &["-c", &format!("conntrack -L -d {} 2>&1 | tail -n 20", self.ip)]);
-        format!("{who:?}\n{tracked}")
+        format!("{responder:?}\n{tracked}")
     }
 
     /// Whether the last few answers to queries since then are the expected ones.
-    fn is_answered(&self, since: Instant, is_meant: impl Fn(&str) -> bool) -> bool {
+    fn is_answered(&self, since: Instant, is_expected: impl Fn(&str) -> bool) -> bool {
         let queries = self.queries();
         let asked_since = queries.iter().rev().take_while(|query| query.asked >= since);
-        let answers: Vec<_> = asked_since.filter_map(|query| query.who).take(SETTLED).collect();
-        answers.len() == SETTLED && answers.into_iter().all(is_meant)
+        let answers: Vec<_> = asked_since.filter_map(|query| query.responder).take(SETTLED).collect();
+        answers.len() == SETTLED && answers.into_iter().all(is_expected)
     }
 }
 
@@ -116,8 +116,8 @@ impl Load {
     }
 
     /// Waits until each client has several expected answers in a row.
-    pub(super) fn settle(&self, what: &str, is_meant: impl Fn(&Client, &str) -> bool) {
-        self.settle_where(|_| true, what, is_meant);
+    pub(super) fn settle(&self, what: &str, is_expected: impl Fn(&Client, &str) -> bool) {
+        self.settle_where(|_| true, what, is_expected);
     }
 
     /// Like [`Self::settle`], for some clients.
@@ -125,13 +125,13 @@ impl Load {
         &self,
         of: impl Fn(&Client) -> bool,
         what: &str,
-        is_meant: impl Fn(&Client, &str) -> bool,
+        is_expected: impl Fn(&Client, &str) -> bool,
     ) {
         let since = now();
         for client in self.clients.iter().filter(|client| of(client)) {
             let until = now() + LONG;
-            while !client.is_answered(since, |who| is_meant(client, who)) {
-                assert!(now() < until, "{what}: {} is answered by {}", client.name(), client.told());
+            while !client.is_answered(since, |responder| is_expected(client, responder)) {
+                assert!(now() < until, "{what}: {} is answered by {}", client.name(), client.summary());
                 sleep(Duration::from_millis(2));
             }
         }
@@ -140,7 +140,8 @@ impl Load {
     /// Waits until each query before `end` is answered or has timed out.
     pub(super) fn decide(&self, end: Instant) {
         eventually("the time of the last queries", LONG, || {
-            let is_over = |query: &Query| query.who.is_some() || query.asked.elapsed() > PATIENCE + A_TURN;
+            let is_over =
+                |query: &Query| query.responder.is_some() || query.asked.elapsed() > PATIENCE + A_TURN;
             let decided = |client: &Client| {
                 let queries = client.queries();
                 queries.iter().rev().skip_while(|query| query.asked >= end).take_while(recent).all(is_over)
@@ -181,8 +182,8 @@ impl<'c> Asking<'c> {
     /// a connection's end before it sends over it.
     fn turn(&mut self, due: usize) {
         match self.client.way {
-            Way::Udp | Way::Tcp => self.hear_each(),
-            Way::OnePort | Way::Connection => self.hear_kept(),
+            Way::Udp | Way::Tcp => self.receive_each(),
+            Way::OnePort | Way::Connection => self.receive_kept(),
         }
         while self.asked < due {
             self.asked += 1;
@@ -199,7 +200,7 @@ impl<'c> Asking<'c> {
         let (to, asked) = (at(self.client.ip), now());
         let number = {
             let mut queries = self.client.queries();
-            queries.push(Query { asked, who: None });
+            queries.push(Query { asked, responder: None });
             queries.len() - 1
         };
         let query = Ask::new(NAME, "A").id(number as u16).bytes();
@@ -217,7 +218,7 @@ impl<'c> Asking<'c> {
         self.open.push(Open { number, asked, line });
     }
 
-    fn hear_each(&mut self) {
+    fn receive_each(&mut self) {
         let client = self.client;
         self.open.retain_mut(|open| match open.line.as_mut().map(Line::receive) {
             Some(Ok(None)) => true,
@@ -229,7 +230,7 @@ impl<'c> Asking<'c> {
         });
     }
 
-    fn hear_kept(&mut self) {
+    fn receive_kept(&mut self) {
         while let Some(line) = &mut self.kept {
             match line.receive() {
                 Ok(None) => return,
@@ -254,8 +255,10 @@ impl<'c> Asking<'c> {
 fn answered(client: &Client, number: usize, reply: &[u8]) {
     let message = Message::decode(reply);
     let address = message.as_ref().ok().and_then(|message| message.answers.first());
-    let who = [US, CLUSTER, PLAIN].into_iter().find(|who| address.is_some_and(|record| record.data == *who));
-    client.queries()[number].who = Some(who.unwrap_or(SOMETHING_ELSE));
+    let responder = [US, CLUSTER, PLAIN]
+        .into_iter()
+        .find(|responder| address.is_some_and(|record| record.data == *responder));
+    client.queries()[number].responder = Some(responder.unwrap_or(SOMETHING_ELSE));
 }
 
 /// Places of the clients.

@@ -13,7 +13,7 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use tests::{
-    Cgroup, Held, Manager, Server, Systemd, eventually, isolated_for, now, output, signal, skip, tell, tool,
+    Cgroup, Held, Manager, Server, Systemd, eventually, isolated_for, now, output, report, signal, skip, tool,
 };
 
 use super::availability::node;
@@ -32,13 +32,13 @@ fn each_client_through_each_fault() {
         if tool(test, "nft") {
             // The long form checks the times.
             let mut beyond = trials(Machine::new(Lab::new(), None), 1, 300.0);
-            beyond.retain(|told| told.contains(STRANGER));
+            beyond.retain(|line| line.contains(STRANGER));
             assert!(beyond.is_empty(), "{beyond:#?}");
         }
     });
 }
 
-/// All meet the goals.
+/// Ten trials of each fault meet the goals.
 #[test]
 #[ignore = "long: ten trials of each fault, or TRIALS"]
 fn ten_trials_of_each_fault() {
@@ -62,10 +62,10 @@ fn trials(mut machine: Machine, times: u64, rate: f64) -> Vec<String> {
         // Ends the clients in case of a panic too.
         let _over = Over(&load);
         load.start(scope, rate);
-        tell(&format!(
+        report(&format!(
             "measured: {times} trials of each, {rate} queries a second over UDP and as many over TCP"
         ));
-        Figures::HEAD.lines().for_each(|line| tell(&format!("measured: {line}")));
+        Figures::HEAD.lines().for_each(|line| report(&format!("measured: {line}")));
         for fault in chosen {
             if !machine.knows(fault) {
                 continue;
@@ -76,7 +76,7 @@ fn trials(mut machine: Machine, times: u64, rate: f64) -> Vec<String> {
                 machine.meets(fault, &load, &mut figures);
             }
             machine.end(fault);
-            tell(&format!("measured: {figures}"));
+            report(&format!("measured: {figures}"));
             beyond.extend(figures.beyond());
         }
     });
@@ -139,7 +139,7 @@ impl Fault {
     }
 
     /// Whether a client gets no answer until READY, since no server has its address.
-    fn leaves_nobody(self, client: &Client) -> bool {
+    fn has_no_responder(self, client: &Client) -> bool {
         self == Self::FirstStart && client.ip != SERVICE
     }
 
@@ -148,7 +148,9 @@ impl Fault {
     fn goal_at_return(self, client: &Client) -> Duration {
         match self {
             Self::AddressLost => self.goal(client),
-            _ if self.leaves_nobody(client) && client.way == Way::Connection => Duration::from_millis(1200),
+            _ if self.has_no_responder(client) && client.way == Way::Connection => {
+                Duration::from_millis(1200)
+            }
             _ => Self::return_goal(client),
         }
     }
@@ -253,15 +255,15 @@ impl Machine {
 
     /// Injects a fault and reverts it.
     fn meets(&mut self, fault: Fault, load: &Load, figures: &mut Figures) {
-        load.settle("before", |_, who| who == US);
+        load.settle("before", |_, responder| responder == US);
         // Queries sent just before may still be queued.
         let mut from = now() - QUEUED;
         let mut ready = self.befall(fault);
         let is_back = fault == Fault::AddressLost;
-        let answered = |client: &Client| !fault.leaves_nobody(client);
-        load.settle_where(answered, &fault.to_string(), |client, who| match who {
+        let answered = |client: &Client| !fault.has_no_responder(client);
+        load.settle_where(answered, &fault.to_string(), |client, responder| match responder {
             US => is_back,
-            _ => !is_back && who == client.upstream,
+            _ => !is_back && responder == client.upstream,
         });
         if fault == Fault::FirstStart {
             from = now();
@@ -271,8 +273,8 @@ impl Machine {
         load.decide(away.to);
         let mut back = away;
         if !is_back {
-            ready = self.mend(fault);
-            load.settle(&format!("after {fault}"), |_, who| who == US);
+            ready = self.repair(fault);
+            load.settle(&format!("after {fault}"), |_, responder| responder == US);
             back = Window { from: away.to, to: now() };
         }
         load.decide(back.to);
@@ -329,7 +331,7 @@ impl Machine {
     }
 
     /// Reverts the fault; returns the time of READY.
-    fn mend(&mut self, fault: Fault) -> Instant {
+    fn repair(&mut self, fault: Fault) -> Instant {
         match fault {
             Fault::Hangs | Fault::AddressLostInHang => signal(self.server().pid(), "CONT"),
             Fault::WorkerHangs => self.held = None,
@@ -347,7 +349,7 @@ impl Machine {
 
     /// Starts a server of the test's own and waits for READY.
     fn serve(&mut self, fault: Fault) {
-        let ready = self.manager.said("READY=1");
+        let ready = self.manager.received("READY=1");
         let options = self.manager.options().subcommand(&["node", "run"]);
         let group = self.group.as_ref().filter(|_| fault == Fault::OutOfMemory);
         let options = match group {
@@ -384,13 +386,13 @@ fn only_host_connections_wait() {
         let lost = matches!(fault, Fault::AddressLost | Fault::AddressLostInHang);
         for client in &load.clients {
             let waits = lost && client.place.is_none() && client.way == Way::Connection;
-            let who = client.name();
-            assert_eq!(fault.goal(client) == Duration::from_millis(1200), waits, "{fault}: {who}");
+            let name = client.name();
+            assert_eq!(fault.goal(client) == Duration::from_millis(1200), waits, "{fault}: {name}");
             let returns_at_once = *fault == Fault::AddressLost;
             let at_return = fault.goal_at_return(client);
-            let of_nobody = fault.leaves_nobody(client) && client.way == Way::Connection;
-            let waits = waits && returns_at_once || of_nobody;
-            assert_eq!(at_return > Duration::from_millis(200), waits, "{fault}: {who}");
+            let is_unanswered = fault.has_no_responder(client) && client.way == Way::Connection;
+            let waits = waits && returns_at_once || is_unanswered;
+            assert_eq!(at_return > Duration::from_millis(200), waits, "{fault}: {name}");
         }
     }
 }
@@ -431,7 +433,7 @@ fn chosen(named: Option<&str>) -> Vec<Fault> {
     chosen
 }
 
-/// With an unknown name no trial runs.
+/// A fault is chosen by its name, and with an unknown name no trial runs.
 #[test]
 fn faults_are_chosen_by_name() {
     assert_eq!(chosen(None), FAULTS);
