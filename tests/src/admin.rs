@@ -76,7 +76,7 @@ impl Metrics {
     /// # Panics
     /// When `done` is not true within 3 s.
     pub fn when(server: SocketAddr, done: impl Fn(&Self) -> bool) -> Self {
-        eventually("the metrics to tell of it", Duration::from_secs(3), || {
+        eventually("the metrics to include it", Duration::from_secs(3), || {
             let metrics = Self::of(server);
             done(&metrics).then_some(metrics)
         })

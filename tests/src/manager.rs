@@ -42,7 +42,7 @@ impl Manager {
     pub fn new() -> Self {
         let directory = tempdir();
         let socket = UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
-        set_socket_passcred(&socket, true).expect("the kernel says who speaks");
+        set_socket_passcred(&socket, true).expect("the kernel reports the sender");
         let state = Arc::new(Mutex::new(State::default()));
         let shared = Arc::clone(&state);
         thread::spawn(move || while receive(&socket, &shared).is_some() {});

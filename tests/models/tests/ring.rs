@@ -49,7 +49,7 @@ fn no_line_after_abandoned_and_empty() {
         let before = text.len();
         let kept = pushing.join().unwrap();
         consumer.drain(&mut text, usize::MAX);
-        assert!(!over || text.len() == before, "a line came after the end");
+        assert!(!over || text.len() == before, "a line arrived after the end");
         assert_eq!(numbers(&text), kept);
         assert!(consumer.is_abandoned() && consumer.is_empty());
     });

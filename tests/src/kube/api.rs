@@ -84,7 +84,7 @@ impl Reply {
 
     /// A `Status` object of failure.
     pub fn failure(form: Form, code: u16, reason: &str) -> Self {
-        let status = json!({"status": "Failure", "code": code, "reason": reason, "message": format!("told to: {reason}")});
+        let status = json!({"status": "Failure", "code": code, "reason": reason, "message": format!("scripted: {reason}")});
         Self::new(code, form.content_type(false)).octets(form.status(&status))
     }
 
@@ -270,7 +270,7 @@ impl Shared {
 }
 
 fn reply(socket: &TcpStream, stream: &mut (impl Read + Write), reply: Reply) -> io::Result<()> {
-    let mut head = format!("HTTP/1.1 {} Told\r\nTransfer-Encoding: chunked\r\n", reply.status);
+    let mut head = format!("HTTP/1.1 {} Scripted\r\nTransfer-Encoding: chunked\r\n", reply.status);
     for (name, value) in reply.headers {
         head += &format!("{name}: {value}\r\n");
     }

@@ -100,7 +100,7 @@ impl Cluster {
     pub fn compact(&self) {
         let text = etcd("range", "/", r#"{"key": "%s"}"#);
         let reply: Value = serde_json::from_str(&text).expect("etcd speaks JSON");
-        let revision = reply["header"]["revision"].as_str().expect("each reply tells the revision");
+        let revision = reply["header"]["revision"].as_str().expect("each reply has the revision");
         let text = etcd("compaction", "", &format!(r#"{{"revision": "{revision}", "physical": true}}"#));
         assert!(text.contains(r#""header""#), "{revision}: {text}");
     }
@@ -137,7 +137,7 @@ impl Cluster {
         command.arg(format!("https://127.0.0.1:6443{path}"));
         let output = output(command, Duration::from_secs(20));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let (body, status) = text.rsplit_once('\n').expect("curl tells the status");
+        let (body, status) = text.rsplit_once('\n').expect("curl prints the status");
         let status = status.parse().ok().filter(|_| output.status.success());
         let status = status.unwrap_or_else(|| panic!("{path}: {}", String::from_utf8_lossy(&output.stderr)));
         (status, body.to_owned())

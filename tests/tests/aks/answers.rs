@@ -132,7 +132,7 @@ fn critical_names_of_the_environment() {
             }
         };
         kept(1);
-        assert_eq!(node.cluster.count("mcr.microsoft.com."), 0, "the first root block says whom to ask");
+        assert_eq!(node.cluster.count("mcr.microsoft.com."), 0, "the first root block names the upstream");
         // From now on all lookups fail; clients see no change, only the metrics do.
         node.vnet.answer_by(|_| Action::rcode(2));
         eventually("a failed round", Duration::from_secs(20), || {

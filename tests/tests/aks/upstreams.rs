@@ -138,6 +138,6 @@ fn pipelined_tcp_queries_are_independent() {
         connection.send(&Ask::new("slow.example", "A").id(1).bytes()).unwrap();
         connection.send(&Ask::new("mcr.microsoft.com", "A").id(2).bytes()).unwrap();
         let ids = [connection.message().unwrap().id, connection.message().unwrap().id];
-        assert_eq!(ids, [2, 1], "the hit comes first");
+        assert_eq!(ids, [2, 1], "the hit is first");
     });
 }

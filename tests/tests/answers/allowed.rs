@@ -4,8 +4,8 @@
 mod case;
 mod cluster;
 mod hits;
-mod made;
-mod rewritten;
+mod rewrite;
+mod synthesized;
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,12 @@ pub(crate) fn find(case: &Case<'_>, difference: &Difference) -> Option<&'static 
 
 /// All intended differences; the first that matches names a difference.
 pub(crate) fn all() -> impl Iterator<Item = &'static Allowed> {
-    ALLOWED.iter().chain(made::ALLOWED).chain(hits::ALLOWED).chain(rewritten::ALLOWED).chain(cluster::ALLOWED)
+    ALLOWED
+        .iter()
+        .chain(synthesized::ALLOWED)
+        .chain(hits::ALLOWED)
+        .chain(rewrite::ALLOWED)
+        .chain(cluster::ALLOWED)
 }
 
 const ALLOWED: &[Allowed] = &[

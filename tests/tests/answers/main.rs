@@ -4,17 +4,17 @@
 mod accepted_blocks;
 mod allowed;
 mod battery;
-mod behind;
 mod cluster;
 mod coredns;
+mod coredns_upstream;
 mod corefiles;
 mod differ;
 mod error_lines;
 mod exchange;
+mod external;
 mod grammar;
 mod metric_differences;
 mod metrics;
-mod outside;
 mod pages;
 mod random;
 mod random_clusters;
@@ -59,7 +59,7 @@ fn blocks_of_coredns_pages_answer_alike() {
 fn slow_names_delay_no_others() {
     let test = "slow_names_delay_no_others";
     let Some(program) = CoreDns::find(test) else { return };
-    behind::slow_names_delay_no_others(&program);
+    coredns_upstream::slow_names_delay_no_others(&program);
 }
 
 /// Texts of records are parsed as in CoreDNS.
@@ -84,7 +84,7 @@ fn readiness_stays_as_in_coredns() {
 /// Services queried from outside answer as in CoreDNS.
 #[test]
 fn external_services_answer_alike() {
-    compare("external_services_answer_alike", &outside::fixed());
+    compare("external_services_answer_alike", &external::fixed());
 }
 
 /// Ten random clusters answer as in CoreDNS.

@@ -5,7 +5,7 @@ use tests::kube::Object;
 
 use crate::cluster::{ROWS, SEARCHED, namespace, pod, service, setup, slice, to_go};
 use crate::corefiles::block;
-use crate::outside;
+use crate::external;
 use crate::random_numbers::Dice;
 use crate::run::Setup;
 
@@ -223,7 +223,7 @@ impl Drawn {
             return block(directives);
         }
         if self.dice.one_in(5) {
-            return outside::corefile(self.dice.of(outside::ROWS));
+            return external::corefile(self.dice.of(external::ROWS));
         }
         let &(zones, properties, around) = self.dice.of(ROWS);
         let others = !self.dice.one_in(2);

@@ -14,7 +14,7 @@ use tests::{
 };
 
 use crate::coredns::CoreDns;
-use crate::{cluster, outside, random_clusters};
+use crate::{cluster, external, random_clusters};
 
 /// A cluster, and the properties that select the records to transfer.
 pub(crate) struct Sent {
@@ -35,7 +35,7 @@ pub(crate) fn fixed() -> Vec<Sent> {
         ("endpoint_pod_names\nttl 0", "headless\nttl 30"),
         ("multicluster clusterset.local", "apex ns\nttl 3600"),
     ] {
-        let objects = cluster::imports_too(outside::objects());
+        let objects = cluster::imports_too(external::objects());
         let name = format!("kubernetes {{ {of_cluster} }} k8s_external {{ {from_outside} }}");
         all.push(Sent { name, objects, of_cluster, from_outside });
     }

@@ -85,7 +85,7 @@ fn wall_clock_use_is_limited() {
     let metadata = metadata();
     let root = metadata.workspace_root.as_std_path();
     let clocks = std::fs::read_to_string(root.join("clippy.toml")).expect("clippy has its rules");
-    assert!(clocks.contains("SystemTime::now"), "nobody reads it without leave");
+    assert!(clocks.contains("SystemTime::now"), "no code reads it without permission");
     for package in metadata.workspace_packages() {
         let name = package.name.as_str();
         let above = ABOVE.contains(&name) && name != "server";

@@ -153,7 +153,7 @@ fn steps() -> Vec<Step> {
                     None => {
                         let step = steps
                             .last_mut()
-                            .unwrap_or_else(|| panic!("{document}: {line} is said by nobody"));
+                            .unwrap_or_else(|| panic!("{document}: no command printed {line}"));
                         step.printed.push(words(&line.replace("x86_64", std::env::consts::ARCH)));
                     }
                 }

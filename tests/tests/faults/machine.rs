@@ -195,7 +195,7 @@ fn kernel_drops(at: SocketAddr) -> u32 {
     let table = std::fs::read_to_string("/proc/net/udp").expect("linux has it");
     let line = table.lines().find(|line| line.split_whitespace().nth(1) == Some(&local));
     let drops = line.and_then(|line| line.split_whitespace().next_back()?.parse().ok());
-    drops.unwrap_or_else(|| panic!("nobody listens at {at}:\n{table}"))
+    drops.unwrap_or_else(|| panic!("no socket listens at {at}:\n{table}"))
 }
 
 /// The queries that waited are answered.

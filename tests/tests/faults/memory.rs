@@ -72,7 +72,7 @@ fn program_pages_in_memory() {
                 rest.iter().find_map(|line| line.strip_prefix(key)).unwrap_or_else(|| panic!("no {key}"));
             line.trim_end_matches("kB").trim().parse().expect("a number")
         };
-        let flags = rest.iter().find_map(|line| line.strip_prefix("VmFlags:")).expect("they are told");
+        let flags = rest.iter().find_map(|line| line.strip_prefix("VmFlags:")).expect("they are printed");
         if !flags.split_whitespace().any(|flag| flag == "lo") {
             let test = "program_pages_in_memory";
             assert!(!may_lock(), "{head} may be given up");
@@ -101,7 +101,7 @@ fn pidfile_is_synced() {
 /// Whether memory locks are unlimited: CAP_IPC_LOCK is bit 14 (capability(7)).
 fn may_lock() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("it is there");
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("it is told");
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("it is reported");
     u64::from_str_radix(mask.trim(), 16).expect("a mask") >> 14 & 1 == 1
 }
 

@@ -153,7 +153,7 @@ fn expired_tls_certificate_gets_no_query() {
         let dns = Dns::start(&tls_forward(&[old, new], &ca));
         let reply = dns.ask("x.example");
         assert_eq!(reply.short(), ["192.0.2.1"]);
-        assert_eq!(expired.total(), 0, "no query reaches a server that cannot show who it is");
+        assert_eq!(expired.total(), 0, "no query reaches a server without a valid certificate");
     });
 }
 

@@ -168,7 +168,7 @@ fn subnet_scope_is_returned() {
             for _ in 0..2 {
                 let reply = Ask::new(name, "A").edns(1232).of(dns.at);
                 assert_eq!(reply.short(), ["192.0.2.1"], "{name}");
-                assert_eq!(reply.option(ECS), None, "{name}: who sent none gets none");
+                assert_eq!(reply.option(ECS), None, "{name}: a client that sent none gets none");
             }
             assert_eq!(upstream.count(&format!("{name}.")), queries, "{name}");
         }

@@ -30,7 +30,7 @@ fn silent_upstream_is_servfail() {
         assert_eq!(reply.status(), "SERVFAIL");
         assert!(reply.elapsed < Duration::from_secs(5), "{:?}", reply.elapsed);
         assert!(upstream.count("x.example.") >= 2, "a lost datagram would not have been noticed");
-        assert!(reply.extended_error().is_some(), "an EDNS client is told why (RFC 8914)");
+        assert!(reply.extended_error().is_some(), "an EDNS client gets the reason (RFC 8914)");
     });
 }
 

@@ -4,7 +4,7 @@ mod choice;
 mod edns;
 mod faults;
 mod network;
-mod ourselves;
+mod own_addresses;
 mod pending;
 mod relay;
 

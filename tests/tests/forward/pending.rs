@@ -8,7 +8,7 @@ use tests::{
 };
 
 use super::good;
-use super::ourselves::check;
+use super::own_addresses::check;
 
 /// A list without servers is passed over and followed.
 #[test]

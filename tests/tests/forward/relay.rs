@@ -389,7 +389,7 @@ fn upstream_opt_is_our_own() {
     assert_eq!(codes, [ECS], "only the client subnet is relayed");
     assert_eq!(seen.options[0].1, subnet);
 
-    let edns = reply.edns.clone().expect("OPT comes back");
+    let edns = reply.edns.clone().expect("the reply has an OPT");
     assert_eq!((edns.size, edns.dnssec_ok), (1232, true));
     for hop in [3, 10, 11, 12, 65_001, 65_002] {
         assert_eq!(reply.option(hop), None, "option {hop} stays on its hop");

@@ -104,7 +104,7 @@ fn address_lost_between_processes() {
     });
 }
 
-/// The manager is told to watch none of them.
+/// The manager polls none of the stored sockets.
 #[test]
 fn stored_sockets_are_not_polled() {
     isolated(|| {

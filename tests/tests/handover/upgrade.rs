@@ -38,7 +38,11 @@ fn upgrades(times: usize, rate: fn(SocketAddr) -> u32, clients: fn(SocketAddr, u
         manager.wait_for("READY=1", upgrade + 1, PATIENCE);
         let next = pid_of(&server);
         assert_ne!(next, pid);
-        assert_eq!(manager.received(&format!("MAINPID={next}\n")), 1, "systemd is told of the next process");
+        assert_eq!(
+            manager.received(&format!("MAINPID={next}\n")),
+            1,
+            "systemd is notified of the next process"
+        );
         assert_eq!(manager.received("BARRIER=1"), upgrade, "and has heard it before anything else");
         has_ended(pid);
         speaks_for_itself(next);

@@ -35,7 +35,7 @@ fn outage(test: &str, length: Duration) {
     let Some(cluster) = Cluster::up(test) else { return };
     fill(&cluster);
     let (upstream, at) = (upstream(), SocketAddr::from((fresh_ip(), port())));
-    let unused_api = Api::start(|_| panic!("nobody asks it"));
+    let unused_api = Api::start(|_| panic!("no client queries it"));
     let kubeconfig = format!("kubeconfig {}", cluster.path("dns.kubeconfig").display());
     let text =
         corefile(at, &unused_api, &upstream).replace(&format!("endpoint {}", unused_api.url()), &kubeconfig);
@@ -80,7 +80,7 @@ fn outage(test: &str, length: Duration) {
     let causes: Vec<_> =
         log.lines().filter_map(|line| line.split("Cannot follow ").nth(1)?.split_once(": ")).collect();
     let distinct: HashSet<_> = causes.iter().map(|(_, cause)| cause).collect();
-    assert_eq!(distinct.len(), causes.len(), "each cause is told once:\n{log}");
+    assert_eq!(distinct.len(), causes.len(), "each cause is reported once:\n{log}");
     report(&format!("measured: {} queries while the API was gone for {length:?}", counts.sent));
 
     cluster.start();

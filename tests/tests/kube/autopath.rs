@@ -101,7 +101,7 @@ fn ip(text: &str) -> IpAddr {
 fn ask_from(client: &'static str, at: SocketAddr, name: &str, rtype: &str) -> String {
     let ask = Ask::new(name, rtype);
     ASKED.fetch_add(1, Relaxed);
-    let reply = within(client, move || ask.of(at)).join().expect("a reply comes");
+    let reply = within(client, move || ask.of(at)).join().expect("a reply arrives");
     let record = |rr: &tests::Record| format!("{} {} {}", rr.name, tests::rtype_name(rr.rtype), rr.data);
     let mut rows: Vec<String> = reply.answers.iter().map(record).collect();
     if reply.status() == "NXDOMAIN" {

@@ -60,7 +60,7 @@ fn missing_right_is_reported_once() {
     let line = server.wait_for_log("Cannot follow endpointslices", PATIENCE);
     assert_contains!(
         line,
-        "may not watch endpointslices: told to: Forbidden; bind the account to the ClusterRole system:coredns"
+        "may not watch endpointslices: scripted: Forbidden; bind the account to the ClusterRole system:coredns"
     );
     assert_eq!(ready(at), (503, "kubernetes: may not watch endpointslices".to_owned()));
     assert_unknown(at);
@@ -88,7 +88,7 @@ fn service_imports_without_a_right() {
         line,
         "; bind the account to the ClusterRole system:localdns, since system:coredns lacks this right; "
     );
-    assert_contains!(line, "may not watch serviceimports: told to: Forbidden");
+    assert_contains!(line, "may not watch serviceimports: scripted: Forbidden");
     assert_eq!(ready(at), (503, "kubernetes: may not watch serviceimports".to_owned()));
     let of_set = Ask::new("web.t1.svc.clusterset.local", "A").edns(1232).of(at);
     assert_eq!((of_set.status(), of_set.extended_error().map(|(code, _)| code)), ("SERVFAIL", Some(14)));
@@ -189,7 +189,7 @@ fn each_cause_is_reported_once() {
     });
     configure(&api.url());
     reported(
-        "the API rejects the credentials: told to: Unauthorized",
+        "the API rejects the credentials: scripted: Unauthorized",
         "use a token or certificate of this cluster ",
     );
     server.wait_for_log("the Kubernetes API is followed again", PATIENCE);
@@ -287,7 +287,7 @@ fn dropped_plugin_leaves_a_hanging_api() {
         server.write_corefile(&format!("{}whoami\n}}\n{}", &with[..start], &with[end..]));
         server.signal("USR1");
         server.wait_for_lines("Reloading complete", 2 * round - 1, PATIENCE);
-        eventually("the end of who follows", PATIENCE, || {
+        eventually("the end of the followers", PATIENCE, || {
             server.threads("kubernetes").is_empty().then_some(())
         });
         assert_eq!(ask(at, "a.cluster.local", "A").status(), "NOERROR");

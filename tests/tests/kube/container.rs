@@ -29,7 +29,7 @@ fn container_with_manifest_privileges() {
             return;
         }
         if chown(tempdir().path(), None, Some(65_532)).is_err() {
-            return skip(TEST, "files can be given to nobody else here (try as root)");
+            return skip(TEST, "files cannot be given to another user here (try as root)");
         }
         run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
         wire(POD, 5);

@@ -107,7 +107,7 @@ fn pages_after_a_compaction() {
         eventually("services as they are", PATIENCE, || {
             (status("goes") == "NXDOMAIN" && status("new") == "NOERROR").then_some(())
         });
-        eventually("six pages of slices for two who follow", PATIENCE, || {
+        eventually("six pages of slices for two followers", PATIENCE, || {
             (pages(&cluster) - before >= 6.0).then_some(())
         });
         nothing_is_kept_that_is_gone(&cluster, &seen, at);

@@ -185,7 +185,7 @@ fn names_before_the_first_list() {
     let text = corefile(at, &cluster.api, &upstream);
     let server = Server::start(&text.replace("pods insecure", "pods insecure\n    startup_timeout 600ms"));
     server.wait_for_log("starting server with unsynced Kubernetes API", Duration::from_secs(10));
-    not_ready(at, "kubernetes: 503 from the API: told to: ServiceUnavailable");
+    not_ready(at, "kubernetes: 503 from the API: scripted: ServiceUnavailable");
     for (name, rtype) in [
         ("web.t1.svc.cluster.local", "A"),
         ("100.0.96.10.in-addr.arpa", "PTR"),

@@ -39,7 +39,7 @@ fn query_and_pod_metadata() {
         )
     };
     let server = Server::start(&text("metadata"));
-    eventually("the namespace of who asks", PATIENCE, || {
+    eventually("the namespace of the client", PATIENCE, || {
         (ask(at, "web.here.test", "A").short() == ["10.96.0.100"]).then_some(())
     });
     for (name, expected) in [
@@ -58,7 +58,7 @@ fn query_and_pod_metadata() {
 
     // With zones in the directive, labels exist for names within them alone.
     let server = Server::start(&text("metadata here.test hl.t1.svc.cluster.local"));
-    eventually("the namespace of who asks", PATIENCE, || {
+    eventually("the namespace of the client", PATIENCE, || {
         (ask(at, "web.here.test", "A").short() == ["10.96.0.100"]).then_some(())
     });
     for (name, expected) in [
@@ -103,7 +103,7 @@ fn labels_of_the_clients_pod() {
         upstream.word()
     );
     let server = Server::start(&text);
-    eventually("the label of who asks", PATIENCE, || {
+    eventually("the label of the client", PATIENCE, || {
         (ask(at, "x.tier.test", "TXT").short() == ["\"gold-shop\""]).then_some(())
     });
     server.wait_for_log("[INFO] x.tier.test. of shop -", PATIENCE);
@@ -333,5 +333,5 @@ fn explain_names_objects_by_the_snapshot() {
         let is_drawn = explanation.contains("the order of several addresses is random");
         assert_eq!(is_drawn, matches!(rtype, "A" | "AAAA"), "{name} {rtype}: {explanation}");
     }
-    assert_eq!(cluster.api.requests().len(), requests, "nobody is asked");
+    assert_eq!(cluster.api.requests().len(), requests, "no server is queried");
 }

@@ -201,7 +201,7 @@ fn stalled_watch_is_resumed() {
     let (seen, _following) = start(endpoint(&api), WatchConfig::default());
     until_names(&seen, &["a", "b"]);
     let began = now();
-    eventually("what comes after", Duration::from_secs(300), || {
+    eventually("the changes afterwards", Duration::from_secs(300), || {
         (names(&seen) == ["a", "b", "c"]).then_some(())
     });
     assert!(began.elapsed() >= Duration::from_secs(60), "quiet is no loss at once: {:?}", began.elapsed());
@@ -321,10 +321,10 @@ fn late_rights_and_a_busy_api() {
     until_names(&seen, &["a"]);
     assert!(now() - began >= Duration::from_secs(1), "it said when to come again");
     let lost: Vec<_> = seen.store().lost.iter().map(|(_, why)| why.clone()).collect();
-    let forbidden = "may not watch services: told to: Forbidden";
+    let forbidden = "may not watch services: scripted: Forbidden";
     assert_eq!(
         lost,
-        [forbidden, forbidden, "429 from the API: ", "503 from the API: told to: ServiceUnavailable"]
+        [forbidden, forbidden, "429 from the API: ", "503 from the API: scripted: ServiceUnavailable"]
     );
 }
 

@@ -61,7 +61,7 @@ fn ask_from(client: IpAddr, at: SocketAddr, name: &str, rtype: &str) -> String {
     socket.set_read_timeout(Some(Duration::from_secs(10))).expect("it is a socket");
     socket.send_to(&Ask::new(name, rtype).bytes(), at).expect("the server is there");
     let mut octets = [0; 4_096];
-    let length = socket.recv(&mut octets).expect("a reply comes");
+    let length = socket.recv(&mut octets).expect("a reply arrives");
     let message = Message::decode(&octets[..length]).expect("a reply can be read");
     let rows: Vec<String> = message.answers.iter().map(|rr| format!("{} {}", rr.name, rr.data)).collect();
     format!("{} {}", message.rcode(), rows.join(", "))

@@ -159,7 +159,7 @@ fn unusable_snapshot_is_replaced() {
         let server = Server::start(&text);
         let line = server.wait_for_log("Cannot use the snapshot", PATIENCE);
         assert!(line.contains(&format!("{}: {cause}; it is replaced", file.display())), "{line}");
-        not_ready(at, "kubernetes: 503 from the API: told to: ServiceUnavailable");
+        not_ready(at, "kubernetes: 503 from the API: scripted: ServiceUnavailable");
         let reply = Ask::new("web.t1.svc.cluster.local", "A").edns(1232).of(at);
         assert_eq!((reply.status(), reply.extended_error().map(|(code, _)| code)), ("SERVFAIL", Some(14)));
         cluster.recover();
@@ -238,7 +238,7 @@ fn kill_during_a_snapshot() {
         for beside in fs::read_dir(directory.path()).expect("it is there") {
             let beside = beside.expect("it is there").path();
             if beside != file {
-                fs::remove_file(beside).expect("nobody else is there");
+                fs::remove_file(beside).expect("no other program removes it");
             }
         }
         let mut server = Server::start(&text);
@@ -280,7 +280,7 @@ fn kill_during_a_snapshot() {
             octets.windows(4).any(|octets| octets == [10, 96, 1, round as u8]).then_some(())
         });
     }
-    assert!(torn > 0, "no kill came in the midst of a write");
+    assert!(torn > 0, "no kill was during a write");
 }
 
 /// A snapshot that cannot be written is reported once, and the server serves on.
@@ -321,7 +321,7 @@ fn real_objects_survive_a_restart() {
         let (upstream, directory) = (upstream(), tempdir());
         let file = directory.path().join("cluster");
         let at = SocketAddr::from((fresh_ip(), tests::port()));
-        let unused_api = tests::kube::Api::start(|_| panic!("nobody asks it"));
+        let unused_api = tests::kube::Api::start(|_| panic!("no client queries it"));
         let text = corefile(at, &unused_api, &upstream);
         let kubeconfig = format!("kubeconfig {}", cluster.path("dns.kubeconfig").display());
         let text =

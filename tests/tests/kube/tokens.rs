@@ -55,7 +55,7 @@ fn rejected_token_is_retried_on_change() {
         until_names(&seen, &["a"]);
         *valid.lock().unwrap() = "two";
         api.cut();
-        let refused = "the API rejects the credentials: told to: Unauthorized";
+        let refused = "the API rejects the credentials: scripted: Unauthorized";
         // The backoff is at least 1.6 s by then.
         seen.until("six refusals", |store| store.lost.iter().filter(|(_, why)| why == refused).count() == 6);
         publish(&token, "two");

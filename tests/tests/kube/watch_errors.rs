@@ -35,7 +35,7 @@ fn followed_once_every_kind_is() {
         }
         (SLICES, 1) => {
             is_late.store(true, Ordering::Release);
-            let list = list.lock().expect("nobody panics").take().expect("asked once");
+            let list = list.lock().expect("no thread panics").take().expect("asked once");
             Reply::watch(FORM).live(list)
         }
         (SERVICES, _) if !is_late.load(Ordering::Acquire) => Reply::failure(FORM, 401, "Unauthorized"),
@@ -109,7 +109,7 @@ fn unfollowed_cluster_is_explained() {
         command.args(["status", "-status", socket]);
         String::from_utf8(output(command, PATIENCE).stdout).expect("text")
     };
-    let why = "the API rejects the credentials: told to: Unauthorized";
+    let why = "the API rejects the credentials: scripted: Unauthorized";
     let remedy = "use a token or certificate of this cluster that has not expired; it is read again before each attempt";
     let kept = format!("{}: its checksum is wrong", snapshot.display());
     let replaced = "it is replaced once the lists of the API are complete";
@@ -132,7 +132,7 @@ fn unfollowed_cluster_is_explained() {
     let address = api.address();
     drop(api);
     let refused = format!("{address}: Connection refused (os error 111)");
-    eventually("nobody listens", PATIENCE, || (problems()[0]["problem"] == *refused).then_some(()));
+    eventually("no socket listens", PATIENCE, || (problems()[0]["problem"] == *refused).then_some(()));
     assert_contains!(words(), format!("{refused}; check that the API is up and reachable from here\n"));
     drop(server);
 }

@@ -178,7 +178,7 @@ fn bad_corefiles_are_refused() {
             assert!(printed.contains(word), "{corefile}\n{word:?} is not named:\n{printed}");
         }
         assert!(!printed.contains("panicked"), "{corefile}\n{printed}");
-        assert!(printed.lines().count() <= 6, "{corefile}\nis told at length:\n{printed}");
+        assert!(printed.lines().count() <= 6, "{corefile}\nis reported at length:\n{printed}");
     }
 }
 

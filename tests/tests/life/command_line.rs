@@ -296,7 +296,12 @@ fn explain_and_check_send_no_packet() {
         // Earlier queries would have arrived before this one.
         for mock in &mocks {
             ask(mock.address(), "ours.example", "A");
-            assert_eq!((mock.total(), mock.connections()), (1, 0), "somebody else asked {}", mock.address());
+            assert_eq!(
+                (mock.total(), mock.connections()),
+                (1, 0),
+                "another client queried {}",
+                mock.address()
+            );
         }
         // A server with the same Corefile queries them all.
         let _server = Server::start(corefile);
@@ -369,14 +374,14 @@ fn missing_ipv6_link_local_is_added() {
 fn scoped(ip: &str, link: &str) -> SocketAddr {
     // /sys may show the links of another namespace.
     let shown = run("ip", &["-oneline", "link", "show", "dev", link]);
-    let index = shown.split(':').next().and_then(|index| index.parse().ok()).expect("its index comes first");
+    let index = shown.split(':').next().and_then(|index| index.parse().ok()).expect("its index is first");
     SocketAddrV6::new(ip.parse().expect("a constant address"), 53, 0, index).into()
 }
 
 fn assert_serves(at: SocketAddr) {
     for query in [Ask::new("a.example", "A"), Ask::new("a.example", "A").tcp()] {
         let reply = query.of(at);
-        let client = reply.additionals.iter().find(|record| record.rtype == 28).expect("whoami tells it");
+        let client = reply.additionals.iter().find(|record| record.rtype == 28).expect("whoami answers it");
         assert_eq!(client.data, at.ip().to_string());
     }
 }

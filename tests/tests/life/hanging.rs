@@ -70,7 +70,7 @@ fn hanging_files_delay_no_other() {
             sees(zone, 2, SOON);
         }
         let reports = server.log_lines().iter().filter(|line| line.contains("remote/")).count();
-        assert_eq!(reports, 4, "each is told once:\n{}", server.log_text());
+        assert_eq!(reports, 4, "each is reported once:\n{}", server.log_text());
     });
 }
 

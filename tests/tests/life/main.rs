@@ -47,7 +47,7 @@ fn text(octets: &[u8]) -> String {
 
 fn assert_one_line(output: &Output, words: &[&str]) {
     let printed = text(&output.stderr);
-    assert!(printed.lines().count() <= 2, "told at length:\n{printed}");
+    assert!(printed.lines().count() <= 2, "reported at length:\n{printed}");
     for word in words {
         assert_contains!(printed, word);
     }

@@ -188,7 +188,7 @@ pub(super) fn nothing_is_left(systemd: &Systemd) {
         assert_eq!(systemd.show(unit, "ActiveState"), ["inactive"], "{unit}");
     }
     let links = run("ip", &["address", "show"]);
-    assert!(!links.contains("169.254.10.10"), "nobody would answer there:\n{links}");
+    assert!(!links.contains("169.254.10.10"), "no server would answer there:\n{links}");
     if tool("packages", "nft") {
         assert_eq!(run("nft", &["list", "tables", "inet"]), "");
     }

@@ -200,7 +200,7 @@ fn second_interrupt_ends_at_once() {
             server.signal("INT");
             assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(2), "{first}: {body}");
             server.wait_for_log("SIGINT: Force quit", Duration::from_secs(2));
-            assert!(!server.path("pid").exists(), "{first}: a pidfile of nobody is left: {body}");
+            assert!(!server.path("pid").exists(), "{first}: a pidfile without a process is left: {body}");
         }
     }
 }

@@ -55,7 +55,7 @@ fn stop_during_a_waiting_reload() {
             signals.iter().for_each(|name| server.signal(name));
             assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(code), "{signals:?}");
             assert!(asked.elapsed() < Duration::from_secs(2), "{signals:?}: {:?}", asked.elapsed());
-            assert!(!server.path("pid").exists(), "{signals:?}: a pidfile of nobody is left");
+            assert!(!server.path("pid").exists(), "{signals:?}: a pidfile without a process is left");
             assert_eq!(silent[4].total(), 0, "the last one is asked long after");
         });
     }
@@ -107,7 +107,7 @@ fn stop_with_a_silent_upstream() {
         client.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
         client.recv(&mut [0; 512]).unwrap();
         let read = server.log_lines().iter().filter(|line| line.contains("x.example.")).count();
-        assert_eq!(read, 0, "nobody was to read the log");
+        assert_eq!(read, 0, "no process was to read the log");
     });
 }
 
@@ -130,7 +130,7 @@ fn second_interrupt_during_a_reload() {
         server.signal("INT");
         assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(2));
         assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
-        assert!(!server.path("pid").exists(), "a pidfile of nobody is left");
+        assert!(!server.path("pid").exists(), "a pidfile without a process is left");
         assert_eq!(silent[4].total(), 0, "the reload has not come to its end");
     });
 }

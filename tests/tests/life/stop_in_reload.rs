@@ -36,7 +36,7 @@ fn two_hundred_ends() {
     assert_eq!(ends.len(), 200);
     let in_the_midst = ends.iter().filter(|end| **end == End::Midst).count();
     tests::report(&format!("measured: {in_the_midst} of 200 ends came before the end of the reload"));
-    assert!(in_the_midst > 0, "none came before the end of the reload");
+    assert!(in_the_midst > 0, "none was before the end of the reload");
     assert!(ends.contains(&End::After), "and some when it was over");
 }
 
@@ -98,7 +98,7 @@ fn round(n: usize, hosts: &str, upstream: &str) -> End {
     assert_eq!(server.wait(PATIENCE).code(), Some(0), "round {n}: {}", server.log_text());
     let took = ends.elapsed();
     assert!(took < AT_ONCE, "round {n}: it takes {took:.1?}: {}", server.log_text());
-    assert!(!server.path("pid").exists(), "round {n}: a pidfile of nobody is left");
+    assert!(!server.path("pid").exists(), "round {n}: a pidfile without a process is left");
     if server.log_text().contains("Reloading complete") { End::After } else { End::Midst }
 }
 

@@ -126,7 +126,7 @@ fn node_unit_restart_and_stop() {
 
         const LAST_CLIENTS: &str = "queries that still arrive are answered for 5s";
         systemd.ctl(&["restart", "localdns-node"]);
-        assert!(!systemd.log("localdns-node").contains(LAST_CLIENTS), "a restart waits for nobody");
+        assert!(!systemd.log("localdns-node").contains(LAST_CLIENTS), "a restart waits for no client");
         assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"]);
         assert!(drop_in(), "a restart gives nothing back");
         systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", "localdns-node"]);
@@ -150,7 +150,7 @@ fn node_unit_restart_and_stop() {
         let began = tests::now();
         systemd.ctl(&["stop", "localdns-node"]);
         let took = began.elapsed();
-        assert!((5.0..7.0).contains(&took.as_secs_f64()), "5 s for who still asks: {took:?}");
+        assert!((5.0..7.0).contains(&took.as_secs_f64()), "5 s for the remaining clients: {took:?}");
         assert_contains!(systemd.log("localdns-node"), LAST_CLIENTS);
         assert!(!drop_in());
         assert_eq!(tables(), "table inet localdns\n");

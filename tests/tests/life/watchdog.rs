@@ -201,7 +201,7 @@ fn no_pings_with_stuck_streams() {
     let line = server.wait_for_log("watchdog: no ping", Duration::from_secs(10));
     assert!(line.ends_with("does not answer over TCP"), "{line}");
     notify.drain();
-    assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although nobody serves streams");
+    assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although no thread serves streams");
     drop(held);
     notify.wait_for("WATCHDOG=1");
 }
@@ -292,7 +292,7 @@ fn no_pings_with_unread_connections() {
         let line = server.wait_for_log("no ping", Duration::from_secs(10));
         assert!(line.ends_with("127.0.0.1:53 does not answer over TCP"), "{line}");
         notify.drain();
-        assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although nobody is heard over TCP");
+        assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although no client is served over TCP");
         run("nft", &["flush chain inet hang input"]);
         notify.wait_for("WATCHDOG=1");
     });
@@ -321,7 +321,7 @@ fn no_pings_with_stuck_tls_endpoint() {
         let line = server.wait_for_log("watchdog: no ping", Duration::from_secs(10));
         assert!(line.ends_with("127.0.0.1:853 does not answer over TLS"), "{line}");
         notify.drain();
-        assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although nobody is heard over TLS");
+        assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although no client is served over TLS");
         assert_eq!(Ask::new("a.example", "A").of(at.at).status(), "NOERROR");
         run("nft", &["flush chain inet hang input"]);
         notify.wait_for("WATCHDOG=1");

@@ -183,7 +183,7 @@ fn zone_messages_belong_to_a_block() {
         let udp_and_tcp = ["udp", "tcp"].map(|proto| {
             metrics.count("coredns_dns_requests_total", &[zone, ("type", rtype), ("proto", proto)])
         });
-        assert_eq!(udp_and_tcp, [count, 2.0 * count], "{rtype}: what comes over TLS counts as TCP");
+        assert_eq!(udp_and_tcp, [count, 2.0 * count], "{rtype}: queries over TLS count as TCP");
     }
     for (rcode, count) in [("REFUSED", 6.0), ("NOTIMP", 3.0)] {
         let labels = [zone, ("rcode", rcode), ("plugin", "")];
@@ -300,7 +300,7 @@ fn our_opt_is_our_own() {
         }
         for reply in dns.of(&query.clone().dnssec_ok()) {
             let dnssec_ok = reply.edns.as_ref().is_some_and(|edns| edns.dnssec_ok);
-            assert!(dnssec_ok, "{name}: DO comes back (RFC 3225 section 3)");
+            assert!(dnssec_ok, "{name}: the reply has DO (RFC 3225 section 3)");
         }
         for reply in dns.of(&query) {
             assert!(reply.edns.is_none(), "{name}: no OPT for a client without");
@@ -377,7 +377,7 @@ fn the_same_rules_hold_over_ipv6() {
             .additionals
             .iter()
             .find(|record| record.rtype == 28)
-            .expect("whoami tells an IPv6 client by AAAA");
+            .expect("whoami answers an IPv6 client with AAAA");
         assert_eq!(client.data, "::1");
     }
     for reply in over.exchange(&header(9, 0x0100, [0; 4]), PATIENCE).unwrap() {

@@ -421,7 +421,7 @@ impl Seen {
                 }
             };
             if let Some(responder) = responder {
-                let mut last = self.last[index].lock().expect("nobody panics with it");
+                let mut last = self.last[index].lock().expect("no thread panics with it");
                 let since =
                     last.as_ref().filter(|(.., before)| *before == responder).map_or(asked, |last| last.0);
                 *last = Some((since, asked, responder));
@@ -440,7 +440,7 @@ impl Seen {
                 let place = cell.place.unwrap_or("host");
                 let what = format!("{what}: {place} over {} at {}", cell.transport(), cell.server);
                 eventually(&what, Duration::from_secs(8), || {
-                    let last = last.lock().expect("nobody panics with it").clone()?;
+                    let last = last.lock().expect("no thread panics with it").clone()?;
                     (last.1 >= since && last.2 == responder(cell))
                         .then(|| last.0.saturating_duration_since(since))
                 })

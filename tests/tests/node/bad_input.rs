@@ -370,7 +370,7 @@ fn drop_in_on_a_full_disk() {
             let line = server.wait_for_log("host lookups are not sent to this server", PATIENCE);
             assert!(line.contains(&format!("{DROP_IN}: {cause}")), "{line}");
             assert!(!Path::new(&format!("{network}.d")).exists(), "nothing half-applied");
-            assert_eq!(machine.calls("reload"), 0, "networkd is told of nothing");
+            assert_eq!(machine.calls("reload"), 0, "networkd is not notified");
             assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
             drop(server);
             run("umount", &[directory]);

@@ -33,7 +33,7 @@ fn failed_start_redirects_no_service_query() {
         // The Corefile is valid, but port 53 is taken: addresses may remain for the next start,
         // rules may not.
         for rules in ["nft", "iptables", "node-cache"] {
-            let stranger = TcpListener::bind("0.0.0.0:53").expect("nobody else is here");
+            let stranger = TcpListener::bind("0.0.0.0:53").expect("no other process uses it");
             write(COREFILE);
             ends(&["node", "run", "-rules", rules, "-conf", FILE], 216);
             no_rule_is_there(rules);

@@ -106,7 +106,7 @@ fn exporter_address_and_occupied_port() {
         }
         let _lab = Lab::new();
         let refused = |at: SocketAddr| {
-            TcpStream::connect(at).expect_err("nobody listens").kind() == ErrorKind::ConnectionRefused
+            TcpStream::connect(at).expect_err("no socket listens").kind() == ErrorKind::ConnectionRefused
         };
         let server = serve(ALONE, &["-exporter", "off"]);
         assert!(refused(EXPORTER));
@@ -117,7 +117,7 @@ fn exporter_address_and_occupied_port() {
         assert_eq!(page.lines().filter(|line| line.starts_with("# TYPE ")).count(), 6, "{page}");
         assert!(refused(EXPORTER));
         drop(server);
-        let _stranger = TcpListener::bind("0.0.0.0:9353").expect("nobody else is here");
+        let _stranger = TcpListener::bind("0.0.0.0:9353").expect("no other process uses it");
         let server = serve(ALONE, &[]);
         let line = server.wait_for_log("Failed to start metrics handler: ", PATIENCE);
         assert!(line.contains(":9353") && line.contains("in use"), "{line}");

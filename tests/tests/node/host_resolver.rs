@@ -24,7 +24,7 @@ fn changed_resolv_conf_is_not_missing() {
         let lab = Lab::new();
         fs::write("/etc/resolv.conf", "nameserver 10.2.0.2\n").expect("the test's own");
         let server = lab.serve(&["-host-resolver", "resolv.conf"]);
-        eventually("it is told", Duration::from_secs(10), || {
+        eventually("it is reported", Duration::from_secs(10), || {
             let shown = status(&server, 0);
             shown
                 .contains("lookups   of this host are sent to this server, by /etc/resolv.conf\n")
@@ -109,7 +109,7 @@ fn networkd_reloads_before_ready() {
             (machine.calls("status v2") > 2).then_some(())
         });
         notifications.set_nonblocking(true).expect("it can be set");
-        assert!(notifications.recv(&mut [0; 64]).is_err(), "READY came before networkd was through");
+        assert!(notifications.recv(&mut [0; 64]).is_err(), "READY arrived before networkd had finished");
         notifications.set_nonblocking(false).expect("it can be set");
         machine.state("configured");
         until_ready(&notifications);
@@ -145,7 +145,7 @@ fn networkd_reloads_before_ready() {
         eventually("the drop-in goes first", Duration::from_secs(2), || {
             (!Path::new(DIRECTORY).exists()).then_some(())
         });
-        assert!(server.is_running(), "and 5 s are left for who still asks");
+        assert!(server.is_running(), "and 5 s are left for the remaining clients");
         assert!(server.wait(Duration::from_secs(10)).success());
         assert_eq!(machine.calls("reload"), 3);
     });
@@ -202,7 +202,7 @@ fn down_restores_a_killed_servers_files() {
                 (fs::read_to_string(file).ok()? == text).then_some(())
             });
             if let Some(call) = notification {
-                eventually("who reads it is told", Duration::from_secs(5), || {
+                eventually("the resolver is notified", Duration::from_secs(5), || {
                     (machine.calls(call) == 1).then_some(())
                 });
             }

@@ -132,7 +132,7 @@ pub(crate) fn lose_probes_to(ip: &str) {
 pub(crate) fn until_ready(notifications: &UnixDatagram) {
     let mut message = [0; 512];
     loop {
-        let length = notifications.recv(&mut message).expect("READY comes");
+        let length = notifications.recv(&mut message).expect("READY arrives");
         if String::from_utf8_lossy(&message[..length]).contains("READY=1") {
             return;
         }

@@ -42,7 +42,7 @@ fn lease_without_expiry_ends_with_process() {
             let answer = |ip: &&str| Some(format!("{ip}: {:?}", ask.try_of(at(ip)).ok()?.short()));
             ADDRESSES.iter().filter_map(answer).collect::<String>()
         };
-        assert_eq!(unanswered(), "", "somebody answers in its place");
+        assert_eq!(unanswered(), "", "another server answers in its place");
         assert_eq!(
             within(POD, unanswered).join().expect("it asks"),
             "",

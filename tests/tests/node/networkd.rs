@@ -60,7 +60,7 @@ fn networkd_keeps_our_address() {
         let taken = "/run/taken";
         monitor.stdout(fs::File::create(taken).expect("the test's own"));
         let mut monitor = monitor.spawn().expect("it runs");
-        eventually("it hears", PATIENCE, || {
+        eventually("it receives", PATIENCE, || {
             run("ip", &["address", "add", "198.51.100.7/32", "dev", "localdns"]);
             run("ip", &["address", "del", "198.51.100.7/32", "dev", "localdns"]);
             fs::read_to_string(taken).ok().filter(|seen| seen.contains("198.51.100.7"))

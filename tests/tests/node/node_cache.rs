@@ -181,7 +181,7 @@ fn filled_corefile_is_written_whole() {
         followed("10.3.0.2");
         assert_ne!(inode(), first, "another file takes its place");
         let before = std::io::read_to_string(opened).expect("it is text");
-        assert!(before.contains("forward . 10.2.0.2\n"), "who reads it sees one or the other: {before}");
+        assert!(before.contains("forward . 10.2.0.2\n"), "a reader sees one or the other: {before}");
     });
 }
 

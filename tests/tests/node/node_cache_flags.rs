@@ -146,7 +146,7 @@ static ROWS: &[(&[&str], Does)] = &[
     }),
     (&["-corefile", "/run/no-corefile"], |_| {
         let left = std::fs::read_to_string("/run/no-corefile").expect("it is there");
-        assert_eq!(left, "broken {", "nobody reads or writes it");
+        assert_eq!(left, "broken {", "no process reads or writes it");
     }),
     (&["-rules", "node-cache", "-health-port", "8181"], |_| {
         eventually("rules of two addresses", PATIENCE, || {

@@ -295,7 +295,7 @@ fn ask_from(client: &str, server: &str, name: &str) -> String {
     socket.set_read_timeout(Some(PATIENCE)).expect("it is a socket");
     socket.send_to(&Ask::new(name, "A").bytes(), (server, 53)).expect("it is there");
     let mut octets = [0; 4_096];
-    let length = socket.recv(&mut octets).expect("a reply comes");
+    let length = socket.recv(&mut octets).expect("a reply arrives");
     let message = Message::decode(&octets[..length]).expect("a reply can be read");
     let rows: Vec<String> = message.answers.iter().map(|rr| format!("{} {}", rr.name, rr.data)).collect();
     format!("{} {}", message.rcode(), rows.join(", "))

@@ -125,7 +125,7 @@ fn overload(length: Duration, times: f64) {
     let sum = |of: fn(&tests::StreamCounts) -> usize| counts.iter().map(of).sum::<usize>();
     let (sent, answered) = (sum(|one| one.sent), sum(|one| one.answered));
     report(&format!("measured: peak {peak:.0} a second; {sent} sent and {answered} answered in {took:.1} s"));
-    assert_eq!(sum(|one| one.wrong + one.duplicate), 0, "somebody else answered, or twice");
+    assert_eq!(sum(|one| one.wrong + one.duplicate), 0, "another server answered, or twice");
     assert_eq!(lab.asked(), asked, "queries that the upstream was asked");
     let log = server.log_text();
     assert!(!log.contains("the lease of"), "a lease ended meanwhile:\n{log}");

@@ -96,7 +96,7 @@ fn address_no_longer_bound() {
                 "169.254.10.11 is on {link}, and no block binds it: clients with it in their resolv.conf get no answer, unless another server listens there; have `bind` name it again or, once no client uses it, `ip address del 169.254.10.11/32 dev {link}`"
             );
             let until_noted = |wanted: bool| {
-                eventually(&format!("told: {wanted}"), PATIENCE, || {
+                eventually(&format!("reported: {wanted}"), PATIENCE, || {
                     (status(&server, 0).contains(&format!("note      {note}\n")) == wanted).then_some(())
                 });
             };
@@ -142,7 +142,7 @@ fn two_servers_with_different_addresses() {
         assert!(status(&first, 0).starts_with("rules     in place\n"));
         let second = serve("169.254.10.11");
         for server in [&first, &second] {
-            let printed = eventually("both are heard", PATIENCE, || {
+            let printed = eventually("both are listed", PATIENCE, || {
                 let printed = status(server, 1);
                 (printed.matches("answered a probe").count() == 2).then_some(printed)
             });
@@ -152,7 +152,7 @@ fn two_servers_with_different_addresses() {
         tests::signal(first.pid(), "KILL");
         first.wait(PATIENCE);
         let note = "note      169.254.10.10 is on localdns, and no block binds it: ";
-        eventually("nobody has it any more", PATIENCE, || status(&second, 0).contains(note).then_some(()));
+        eventually("no server has it any more", PATIENCE, || status(&second, 0).contains(note).then_some(()));
     });
 }
 

@@ -119,7 +119,7 @@ fn as_it_is(host: &Path) -> Pod {
 /// Number of answered queries in the node's /metrics, whichever server exposes them.
 fn answered() -> u64 {
     let at = "127.0.0.1:9253".parse().expect("an address");
-    let (_, page) = http_get(at, "/metrics").expect("somebody serves it");
+    let (_, page) = http_get(at, "/metrics").expect("a server serves it");
     let counts = page.lines().filter_map(|line| {
         line.strip_prefix("coredns_dns_requests_total{")?.rsplit(' ').next()?.parse::<u64>().ok()
     });

@@ -165,7 +165,7 @@ fn iptables_restart_and_upgrade() {
         let next = systemd.main_pid(UNIT);
         assert!(pid != next && next != "0", "{pid} is followed by {next}");
         assert_eq!(seen(), before);
-        assert_eq!(waited(), 0, "a restart waits for nobody");
+        assert_eq!(waited(), 0, "a restart waits for no client");
         answers_everywhere(US, US);
         // A stop removes both.
         systemd.ctl(&["stop", UNIT]);
@@ -183,7 +183,7 @@ fn iptables_restart_and_upgrade() {
         });
         answers_everywhere(US, US);
         assert_eq!(seen(), before);
-        assert_eq!(waited(), 1, "an upgrade waits for nobody");
+        assert_eq!(waited(), 1, "an upgrade waits for no client");
     });
 }
 

@@ -38,7 +38,7 @@ fn reused_port_when_redirected() {
         server.signal("STOP");
         until_led_away();
         for (client, connection) in &mut kept {
-            let error = ask(connection).expect_err("whom it was open to hangs");
+            let error = ask(connection).expect_err("its client hangs");
             let error = error.downcast::<io::Error>().expect("the socket says why");
             assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{client}: {error}");
         }
@@ -109,7 +109,7 @@ fn reused_port_at_the_return() {
         });
         let _next = serve_in(&lab);
         for (client, connection) in &mut kept {
-            let error = ask(connection).expect_err("it comes to us now");
+            let error = ask(connection).expect_err("it is redirected here now");
             let error = error.downcast::<io::Error>().expect("the socket says why");
             assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{client}: {error}");
         }
@@ -177,7 +177,7 @@ fn connect(server: SocketAddr, port: u16) -> Connection {
     // Closes with a reset: in TIME_WAIT the port would be unusable for a minute.
     socket.set_linger(Some(Duration::ZERO)).expect("it can be set");
     socket.bind(&SocketAddr::from((any, port)).into()).expect("the port is the test's");
-    socket.connect_timeout(&server.into(), AT_ONCE).expect("somebody is there");
+    socket.connect_timeout(&server.into(), AT_ONCE).expect("a client is there");
     Connection::ready(socket.into(), AT_ONCE).expect("it can be set")
 }
 

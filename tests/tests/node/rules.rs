@@ -199,9 +199,9 @@ fn lone_leases_queries_are_untracked() {
             let (to, mut octets) = (server.local_addr().unwrap(), [0; 4]);
             let client = patient(UdpSocket::bind((to.ip(), 0)).unwrap());
             client.send_to(b"ask", to).unwrap();
-            let (_, from) = server.recv_from(&mut octets).expect("the query comes");
+            let (_, from) = server.recv_from(&mut octets).expect("the query arrives");
             server.send_to(b"told", from).unwrap();
-            client.recv_from(&mut octets).expect("its answer comes");
+            client.recv_from(&mut octets).expect("its answer arrives");
         };
         served.iter().for_each(ask);
         assert_eq!(
@@ -254,9 +254,9 @@ fn older_kernels_shared_table() {
         assert!(matches!(renewed, Err(NftError::Changed { .. })), "{renewed:?}");
         drop(leases);
         let next = Leases::open_as(MARK, DeathDetection { by_owner: false, by_socket: true }).unwrap();
-        assert!(!listed("localdns-lease").contains("elements = { 10.96.0.20"), "nobody has a lease yet");
+        assert!(!listed("localdns-lease").contains("elements = { 10.96.0.20"), "no process has a lease yet");
         drop(next);
-        assert!(Rules::open().unwrap().holders().unwrap().is_empty(), "nobody has leases there");
+        assert!(Rules::open().unwrap().holders().unwrap().is_empty(), "no process has leases there");
         Rules::open().unwrap().remove().unwrap();
         assert_eq!(run("nft", &["list", "ruleset"]), "");
     });

@@ -27,7 +27,7 @@ fn setup_errors_by_kind() {
         let legacy = Tools("legacy").path();
         let mut server = serve("169.254.20.10", "node-cache", &legacy, || {
             let lock = File::create("/run/xtables.lock").expect("/run is ours");
-            lock.lock().expect("nobody else has it");
+            lock.lock().expect("no other process has it");
             lock
         });
         counts(&server.0, "iptables_lock");
@@ -64,7 +64,7 @@ fn nft_rules_under_held_iptables_lock() {
         }
         let lab = Lab::new();
         let lock = File::create("/run/xtables.lock").expect("/run is ours");
-        lock.lock().expect("nobody else has it");
+        lock.lock().expect("no other process has it");
         let mut server = lab.serve(&["-host-resolver", "none", "-at-stop", "clean"]);
         for ip in ADDRESSES {
             server.wait_for_log(&format!("queries to {ip} are answered here"), PATIENCE);

@@ -140,8 +140,8 @@ fn address_answers_without_upstreams() {
         assert_eq!(shown.matches(", answers\n").count(), 4, "{shown}");
         let json = json(&server);
         assert_eq!(json["well"], true, "{json}");
-        assert!(!shown.contains(" down: "), "nobody has asked them: {shown}");
-        eventually("that they are down is told", Duration::from_secs(30), || {
+        assert!(!shown.contains(" down: "), "no query was sent to them: {shown}");
+        eventually("the failed upstreams are reported", Duration::from_secs(30), || {
             let _ = Ask::new("absent.test", "A").timeout(Duration::from_millis(100)).try_of(AT.parse().ok()?);
             let line =
                 "note      10.3.0.2:53 [fd03::2]:53 down: queries without another upstream get SERVFAIL\n";
@@ -260,7 +260,7 @@ fn failed_reload_is_reported() {
             assert!(!before.contains(absent), "its Corefile needs no list: {before}");
         }
         let taken = "169.254.10.11:1053";
-        let _taken = std::net::UdpSocket::bind(taken).expect("nobody else is here");
+        let _taken = std::net::UdpSocket::bind(taken).expect("no other process uses it");
         let unbound = format!("{COREFILE}.:1053 {{\nbind 169.254.10.11\nwhoami\n}}\n");
         // Two Corefiles that are invalid, and one that cannot be served.
         let unserved = COREFILE.replace("169.254.10.11", "169.254.10.11 192.0.2.77%lo");

@@ -85,7 +85,7 @@ fn successor_hangs_when_ready() {
         server.wait_for_log("the next process does not serve, this one continues", PATIENCE);
         let log = server.log_text();
         let ended = log.find(&format!("the lease of {OURS} ended: the next process does not answer"));
-        assert!(ended.is_some_and(|ended| ended < log.rfind(&back).expect("it came")), "{log}");
+        assert!(ended.is_some_and(|ended| ended < log.rfind(&back).expect("it was logged")), "{log}");
     });
 }
 
@@ -124,7 +124,7 @@ fn sigterm_before_the_predecessor_confirms() {
         let mut command = Command::new(tests::binary());
         command.arg("-conf").arg(&corefile).arg("-handover").arg(&door).stdout(Stdio::piped());
         let mut server = command.spawn().expect("it starts");
-        let before = Successor(accept(&at).expect("it comes"));
+        let before = Successor(accept(&at).expect("it connects"));
         set_socket_timeout(&before.0, Timeout::Recv, Some(PATIENCE)).expect("it can be set");
         before.send_word("localdns 1: all");
         before.expect_word("ready");
@@ -176,7 +176,7 @@ impl Successor {
     fn expect_word(&self, word: &str) {
         let mut text = vec![0; 1 << 16];
         loop {
-            let (length, _) = recv(&self.0, &mut text[..], RecvFlags::empty()).expect("a word comes");
+            let (length, _) = recv(&self.0, &mut text[..], RecvFlags::empty()).expect("a word arrives");
             assert!(length > 0, "it hung up before {word}");
             if &text[..length] == word.as_bytes() {
                 return;
@@ -185,7 +185,7 @@ impl Successor {
     }
 
     fn send_word(&self, word: &str) {
-        send(&self.0, word.as_bytes(), SendFlags::empty()).expect("it hears");
+        send(&self.0, word.as_bytes(), SendFlags::empty()).expect("it receives");
     }
 }
 

@@ -83,7 +83,7 @@ fn jump(offset: &str, server: &Server, manager: &Manager, upstream: &Upstream, a
     });
     assert!(upstream.count("kept.test.") <= rounds + 12, "names are not asked for again and again");
     assert_eq!(ttl_of("long.test") / 3000, 1, "neither new nor expired");
-    let failed = asked.failed.lock().expect("nobody panics with it").clone();
+    let failed = asked.failed.lock().expect("no thread panics with it").clone();
     assert!(failed.is_empty(), "after {offset}: {failed:?}");
     let printed = status(server, 0);
     assert!(
@@ -126,7 +126,7 @@ impl Asked {
             for ask in [&udp, &tcp] {
                 match ask.try_of(at) {
                     Ok(reply) if reply.short() == [US] => _ = self.answered.fetch_add(1, Relaxed),
-                    wrong => self.failed.lock().expect("nobody panics with it").push(format!("{wrong:?}")),
+                    wrong => self.failed.lock().expect("no thread panics with it").push(format!("{wrong:?}")),
                 }
             }
             std::thread::sleep(Duration::from_millis(20));

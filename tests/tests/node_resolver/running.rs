@@ -155,7 +155,9 @@ fn pipe_as_service_list() {
     publish(&list, "a.n.svc,b.n.svc\n");
     sees(&format!("{}{}", line("10.96.0.1", "a.n.svc"), line("10.96.0.2", "b.n.svc")));
     pipe(&list);
-    eventually("the pipe to be told again", SOON, || (running.lines_with("found a pipe") == 2).then_some(()));
+    eventually("the pipe to be reported again", SOON, || {
+        (running.lines_with("found a pipe") == 2).then_some(())
+    });
     assert_eq!(running.stop(), Some(0));
 }
 
@@ -226,4 +228,4 @@ fn unwritable_hosts_file_is_reported_once() {
 
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// The lock's holders only copy or count the lines.
-const NO_PANIC: &str = "nobody panics with the lines in hand";
+const NO_PANIC: &str = "no thread panics with the lines";

@@ -142,7 +142,7 @@ fn chain_through_blocks_answers() {
     });
     let asked = upstream.asked();
     let late = asked.iter().filter(|asked| asked.name.starts_with("late")).count();
-    assert!(late >= 80, "every name came to the end of the chain: {late}");
+    assert!(late >= 80, "every name reached the end of the chain: {late}");
 }
 
 /// It is reported and ends nothing.

@@ -154,7 +154,7 @@ fn failed_upstream_is_logged_once() {
         let lines: Vec<_> = lines.iter().filter(|line| line.contains(" x.example. ")).collect();
         assert_eq!(lines.len(), causes.len(), "{before} {server}: {lines:?}");
         for (line, cause) in lines.iter().zip(causes) {
-            let (start, end) = line.split_once(&format!("->{server}: ")).expect("who was asked");
+            let (start, end) = line.split_once(&format!("->{server}: ")).expect("the server's name");
             let local = start.strip_prefix("[ERROR] plugin/errors: 2 x.example. A: read udp ");
             let local = local.unwrap_or_else(|| panic!("{line}"));
             assert!(local.parse::<SocketAddr>().is_ok() && end == *cause, "{line}");

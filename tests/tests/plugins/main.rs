@@ -2,7 +2,6 @@
 
 mod admin;
 mod answers;
-mod around;
 mod authentic;
 mod autopath;
 mod cache;
@@ -11,6 +10,7 @@ mod log;
 mod nodata;
 mod options;
 mod scrape;
+mod steps;
 mod targets;
 mod template;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::around::{asked, dns, upstream};
+use super::steps::{asked, dns, upstream};
 use tests::{Action, Ask, Dns, Says, Upstream, ask, fresh_ip, now, steadily};
 
 /// The lookup of an answer's target has the time that is left.
@@ -168,7 +168,7 @@ fn acl_applies_to_targets() {
         dns("acl secret.example {\nblock\n}\nrewrite cname exact there.example. secret.example.");
     let reply = Ask::new("cname-there.example", "A").edns(1232).of(dns.at);
     assert_eq!((reply.status(), reply.short()), ("REFUSED", vec!["secret.example."]));
-    assert_eq!(reply.extended_error().map(|(code, _)| code), Some(15), "why is told, too");
+    assert_eq!(reply.extended_error().map(|(code, _)| code), Some(15), "the reply has the reason, too");
     assert_eq!(asked(&upstream), ["cname-there.example. 1"]);
     // The alias of a template is answered without its target.
     for (action, code) in [("block", Some(15)), ("filter", Some(17)), ("allow", None)] {

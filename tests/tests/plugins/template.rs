@@ -30,7 +30,7 @@ fn template_answers_by_its_rows() {
     assert_eq!((reply.status(), reply.extended_error()), ("REFUSED", Some((15, "blocked here".to_owned()))));
     assert_eq!(ask(dns.at, "x.cond", "TXT").short(), ["\"yes\""]);
     for (name, rtype) in [("ip-x.example", "A"), ("x.mail", "A")] {
-        assert_eq!(ask(dns.at, name, rtype).status(), "SERVFAIL", "{name}: nobody is left to answer");
+        assert_eq!(ask(dns.at, name, rtype).status(), "SERVFAIL", "{name}: no plugin is left to answer");
     }
 }
 

@@ -248,7 +248,7 @@ fn reload_keeps_learned_names() {
     node.upstream.forget();
     publish(&node.hosts(), "192.0.2.9 a.test\n");
     node.sees("a.test", "A", &["192.0.2.9"]);
-    assert_eq!(node.upstream.asked().len(), 0, "nobody refreshes it any more");
+    assert_eq!(node.upstream.asked().len(), 0, "no server refreshes it any more");
 }
 
 #[test]

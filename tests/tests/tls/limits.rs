@@ -118,7 +118,7 @@ fn unread_tls_needs_memory_like_tcp() {
         while tls.wants_write() && tls.write_tls(socket).is_ok() {}
     }
     let mut honest = dot.open(&client).unwrap();
-    assert_eq!(rcode(&mut honest).unwrap(), 2, "the table has no such name, and nobody else knows it");
+    assert_eq!(rcode(&mut honest).unwrap(), 2, "the table has no such name, and there is no upstream");
     let metrics = Metrics::of((dot.at.ip(), 9153).into());
     let held = metrics.count("localdns_stream_bytes", &[]);
     assert!(held <= f64::from(16 << 20), "{held} octets");

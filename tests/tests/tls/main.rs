@@ -70,7 +70,7 @@ fn tls_queries_match_coredns() {
     let dot = Dot::start("", "", "whoami\nprometheus @IP@:9153\nlog");
     let mut connection = dot.open(&dot.client()).unwrap();
     assert_eq!(rcode(&mut connection).unwrap(), 0);
-    assert_eq!(connection.shown().1, None, "nobody asked for a protocol");
+    assert_eq!(connection.shown().1, None, "no client asked for a protocol");
     let metrics = Metrics::after_queries((dot.at.ip(), 9153).into(), 1);
     let server = format!("tls://{}", dot.at);
     let labels = [("server", &server[..]), ("proto", "tcp"), ("zone", "."), ("family", "1"), ("type", "A")];

@@ -86,13 +86,13 @@ impl Questions {
         if after > PATIENCE {
             return self.give_up(client, first);
         }
-        let mut counts = self.counts.lock().expect("nobody panics with it");
+        let mut counts = self.counts.lock().expect("no thread panics with it");
         *counts.answered.entry(after.as_secs()).or_default() += 1;
         counts.slowest = counts.slowest.max(after);
     }
 
     fn refuse(&self, rcode: u16) {
-        *self.counts.lock().expect("nobody panics with it").refused.entry(rcode).or_default() += 1;
+        *self.counts.lock().expect("no thread panics with it").refused.entry(rcode).or_default() += 1;
     }
 
     /// Whether the server or one of its upstreams gives this answer for the name.
@@ -101,19 +101,19 @@ impl Questions {
         let is_right = ours || UPSTREAMS.iter().any(|(_, responder)| data == *responder);
         if !is_right {
             let strange = format!("{}: {name} is {data}", client.label());
-            self.counts.lock().expect("nobody panics with it").strange.push(strange);
+            self.counts.lock().expect("no thread panics with it").strange.push(strange);
         }
         is_right
     }
 
     fn give_up(&self, client: Client, first: Instant) {
         let client = client.label();
-        self.counts.lock().expect("nobody panics with it").unanswered.push((client, first));
+        self.counts.lock().expect("no thread panics with it").unanswered.push((client, first));
     }
 
     /// Describes the results.
     pub(super) fn summary(&self) -> String {
-        let counts = self.counts.lock().expect("nobody panics with it");
+        let counts = self.counts.lock().expect("no thread panics with it");
         let seconds: Vec<_> = counts
             .answered
             .iter()
@@ -132,7 +132,7 @@ impl Questions {
     /// Queries without an answer within 5 s, with the time since `began`; error replies; answers of
     /// unknown origin.
     pub(super) fn failed(&self, began: Instant) -> Vec<String> {
-        let counts = self.counts.lock().expect("nobody panics with it");
+        let counts = self.counts.lock().expect("no thread panics with it");
         let unanswered = counts.unanswered.iter().map(|(client, first)| {
             format!("{client}, asked at {:.2} s", first.saturating_duration_since(began).as_secs_f64())
         });

@@ -52,7 +52,7 @@ impl Client {
 
     /// Its queries, from the first on.
     pub(super) fn queries(&self) -> MutexGuard<'_, Vec<Query>> {
-        self.queries.lock().expect("nobody panics with it")
+        self.queries.lock().expect("no thread panics with it")
     }
 
     /// Its latest answers, and conntrack's entries for its address.

@@ -167,7 +167,7 @@ fn rules_apply_from_top_to_bottom() {
         assert_eq!(reply.answers.len(), usize::from(rtype == "A"), "{rtype}");
     }
     let dropped = Ask::new("x.example", "MX").timeout(Duration::from_millis(300)).try_of(dns.at);
-    assert!(dropped.is_err(), "nobody is answered");
+    assert!(dropped.is_err(), "no client is answered");
     let mut stream = Connection::open(dns.at, Duration::from_secs(5)).unwrap();
     for _ in 0..100 {
         stream.send(&Ask::new("x.example", "MX").bytes()).unwrap();
@@ -289,7 +289,7 @@ fn stale_answer_below_a_step() {
                 eventually("what is fetched again", Duration::from_secs(5), || {
                     (upstream.count(stale) == 2).then_some(())
                 });
-                eventually("what came then", Duration::from_secs(5), || {
+                eventually("the answer afterwards", Duration::from_secs(5), || {
                     let reply = ask(dns.at, own, "A");
                     (reply.answers[0].data == "192.0.2.2").then_some(())
                 });
