@@ -16,7 +16,7 @@ use models::mailbox::WakeQueue;
 /// The key of the only query.
 const KEY: u64 = 7;
 /// A worker without a query.
-const NOBODY: usize = 9;
+const NO_WORKER: usize = 9;
 
 struct World {
     flights: FlightRegistry,
@@ -33,7 +33,7 @@ impl World {
         })
     }
 
-    /// `Outputs::ask`: whether the flight is this worker's; otherwise the task is sent to its
+    /// Whether the flight is this worker's; otherwise the task is sent to its
     /// owner.
     fn ask(&self, worker: usize) -> bool {
         match self.flights.claim(KEY, worker) {
@@ -45,8 +45,8 @@ impl World {
         }
     }
 
-    /// `Outputs::tell`: the flight is over, and all its waiters are answered.
-    fn tell(&self, worker: usize, waiters: usize) {
+    /// The flight is over, and all its waiters are answered.
+    fn finish(&self, worker: usize, waiters: usize) {
         self.flights.release(KEY, worker);
         self.answered.fetch_add(waiters, Ordering::Relaxed);
     }
@@ -58,7 +58,7 @@ impl World {
             self.inboxes[worker].take(&mut tasks, usize::MAX);
         }
         if !tasks.is_empty() {
-            self.tell(worker, tasks.len());
+            self.finish(worker, tasks.len());
         }
     }
 
@@ -67,7 +67,7 @@ impl World {
         self.read_letters(0);
         self.read_letters(1);
         assert_eq!(self.answered.load(Ordering::Relaxed), asked, "answers");
-        assert_eq!(self.flights.claim(KEY, NOBODY), None, "a claim is left");
+        assert_eq!(self.flights.claim(KEY, NO_WORKER), None, "a claim is left");
     }
 }
 
@@ -79,7 +79,7 @@ fn equal_misses_are_answered_once() {
             let world = world.clone();
             thread::spawn(move || {
                 if world.ask(worker) {
-                    world.tell(worker, 1);
+                    world.finish(worker, 1);
                 }
                 world.read_letters(worker);
             })
@@ -100,14 +100,14 @@ fn late_task_takes_no_claim() {
         let first = thread::spawn({
             let world = world.clone();
             move || {
-                world.tell(0, 1);
+                world.finish(0, 1);
                 world.read_letters(0);
             }
         });
         // Meanwhile the second one gets the query again.
         if world.ask(1) {
-            assert_eq!(world.flights.claim(KEY, NOBODY), Some(1), "the claim is gone");
-            world.tell(1, 1);
+            assert_eq!(world.flights.claim(KEY, NO_WORKER), Some(1), "the claim is gone");
+            world.finish(1, 1);
         }
         first.join().unwrap();
         world.end(3);
@@ -128,12 +128,12 @@ fn restarted_worker_leaves_no_claim() {
             }
         });
         if world.ask(1) {
-            world.tell(1, 1);
+            world.finish(1, 1);
         }
         lost.join().unwrap();
         // The worker that restarted has nothing in flight, whatever tasks it did not read.
         assert!(world.ask(1), "a claim of lost flights is left");
-        world.tell(1, 1);
+        world.finish(1, 1);
         world.end(2);
     });
 }
