@@ -223,8 +223,7 @@ impl ConnectionPools {
     /// long.
     fn go_on(self: &Arc<Self>, destination: &Destination, links: &mut Links, now: Instant) {
         let upstream = destination.upstream.address();
-        let (expired, next_expiry) = links.pool.expired(now);
-        for request in expired {
+        for request in links.pool.expired(now) {
             self.deliver(request.id, Err(ExchangeError::Overloaded { upstream }));
         }
         while let Some((request, choice)) = links.pool.next(destination.most(), now) {
@@ -232,7 +231,7 @@ impl ConnectionPools {
         }
         links.note();
         let soon = links.pool.needs_wake().then(|| now + WAKE);
-        let Some(at) = soon.into_iter().chain(next_expiry).min() else { return };
+        let Some(at) = soon.into_iter().chain(links.pool.next_expiry()).min() else { return };
         if links.wakes_at.is_none_or(|wakes_at| at < wakes_at) {
             links.wakes_at = Some(at);
             let (pools, destination) = (self.clone(), destination.clone());

@@ -30,6 +30,8 @@ use client_quota::{ClientId, ClientQuota};
 pub(super) struct Pool {
     lanes: Vec<Lane>,
     waiting: VecDeque<Request>,
+    /// None of these expires earlier.
+    next_expiry: Option<Instant>,
     /// The clients' quota of connections with a single query.
     holders: ClientQuota,
     next_lane: u64,
@@ -113,6 +115,7 @@ impl Pool {
         Self {
             lanes: Vec::new(),
             waiting: VecDeque::new(),
+            next_expiry: None,
             holders: ClientQuota::new(u32::MAX / 2),
             next_lane: 0,
             order: ReplyOrder::Unknown,
@@ -180,6 +183,8 @@ impl Pool {
 
     /// Queues a query until a connection is idle; `first`: at the front, as it has waited before.
     pub(super) fn wait(&mut self, request: Request, first: bool) {
+        let expiry = expiry(&request);
+        self.next_expiry = Some(self.next_expiry.map_or(expiry, |next| next.min(expiry)));
         if first { self.waiting.push_front(request) } else { self.waiting.push_back(request) }
     }
 
@@ -266,17 +271,22 @@ impl Pool {
         !self.waiting.is_empty() && self.lanes.iter().all(|lane| lane.out.is_empty())
     }
 
-    /// Removes and returns the queries that have waited too long for an answer within their time,
-    /// and when the next one will have.
-    pub(super) fn expired(&mut self, now: Instant) -> (Vec<Request>, Option<Instant>) {
-        let next = self.waiting.iter().map(expiry).min();
-        if next.is_none_or(|next| next > now) {
-            return (Vec::new(), next);
+    /// Removes and returns the queries that have waited too long for an answer within their time.
+    pub(super) fn expired(&mut self, now: Instant) -> Vec<Request> {
+        if self.next_expiry.is_none_or(|next| next > now) {
+            return Vec::new();
         }
+        let is_over = |request: &Request| expiry(request) <= now;
         let (over, waiting): (VecDeque<_>, _) =
-            std::mem::take(&mut self.waiting).into_iter().partition(|request| expiry(request) <= now);
+            std::mem::take(&mut self.waiting).into_iter().partition(is_over);
         self.waiting = waiting;
-        (over.into(), self.waiting.iter().map(expiry).min())
+        self.next_expiry = self.waiting.iter().map(expiry).min();
+        over.into()
+    }
+
+    /// When [`Self::expired`] must be called, or somewhat earlier.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.next_expiry.filter(|_| !self.waiting.is_empty())
     }
 
     /// Takes a waiting query back.

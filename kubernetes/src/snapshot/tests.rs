@@ -221,6 +221,9 @@ fn refuses_truncated_snapshots() {
 }
 
 proptest! {
+    // Each case makes several clusters.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn arbitrary_bytes_do_not_panic(
         head in 0usize..400,

@@ -51,6 +51,9 @@ fn expected(pods: &BTreeMap<usize, Pod>) -> Vec<(String, Option<String>, Vec<boo
 }
 
 proptest! {
+    // Each case makes several clusters.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     /// The representatives in the index, and in a snapshot, yield the same answers as all pods.
     #[test]
     fn indexed_pods_equal_all_pods(steps in proptest::collection::vec(step(), 1..60)) {
