@@ -14,11 +14,8 @@ const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
 
 /// Answers `count` queries at once, then nothing.
 fn dies_after(count: usize) -> Box<dyn FnMut(common::Asked<'_>) -> Vec<Does>> {
-    Box::new(
-        move |asked| {
-            if asked.nth < count { vec![Does::Reply(ms(1), answer(asked.bytes))] } else { Vec::new() }
-        },
-    )
+    let reply = |asked: common::Asked<'_>| Does::Reply(ms(1), answer(asked.bytes));
+    Box::new(move |asked| (asked.nth < count).then(|| reply(asked)).into_iter().collect())
 }
 
 #[test]

@@ -93,6 +93,19 @@ pub enum Action<'a, W> {
     Exchange(Exchange<'a>),
     /// Cancel an exchange: its result would change nothing.
     Cancel(Arc<Upstream>, StreamKind, ExchangeId),
+    /// Have an exchange that waits for a connection use the quota of another client of its flight.
+    Join {
+        /// The exchange's upstream.
+        upstream: Arc<Upstream>,
+        /// TCP or TLS.
+        kind: StreamKind,
+        /// The stanza's limits.
+        limits: ConnectionLimits,
+        /// The exchange.
+        id: ExchangeId,
+        /// The client.
+        client: ClientId,
+    },
     /// Answer clients: a flight ended, or some of its waiters gave up.
     Finished(FlightResult<'a, W>),
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use client_quota::ClientId;
 use rand::Rng;
 
 use super::flight::{
@@ -414,6 +415,32 @@ impl<W> Forwarder<W> {
         self.close(slot, nth);
     }
 
+    /// Has an exchange that waits for a connection use the quota of a client that joined the flight.
+    pub(super) fn join_exchange(&mut self, slot: u32, client: ClientId) {
+        let generation = self.table.generation(slot);
+        let flight = &mut self.table[slot];
+        if flight.state != FlightState::Flying {
+            return;
+        }
+        let streams = flight.attempts.iter().filter(|attempt| attempt.state != AttemptState::Free);
+        let stream = streams.filter_map(|attempt| match attempt.transport {
+            UpstreamTransport::Stream(kind) => Some((attempt.upstream, kind, attempt.serial)),
+            UpstreamTransport::Udp => None,
+        });
+        // One of an upstream at a time, and mostly one in all.
+        let Some((upstream, kind, serial)) = stream.last() else { return };
+        let cold = flight.cold();
+        if cold.joins == MAX_JOINS {
+            return;
+        }
+        cold.joins += 1;
+        cold.joined = Some(client);
+        let id = ExchangeId::new(slot, generation, serial);
+        let upstream = flight.upstreams[usize::from(upstream)].clone();
+        let limits = flight.stanza().spec().connections;
+        self.output.streams.push_back(StreamRequest::Join { upstream, kind, limits, id, client });
+    }
+
     /// Arms the flight's timer for its next action, if the flight still exists.
     pub(super) fn rearm(&mut self, slot: u32) {
         let Some(flight) = self.table.get(slot) else { return };
@@ -438,6 +465,8 @@ impl<W> Forwarder<W> {
     }
 }
 
+/// Clients of a flight whose quotas its exchange may use.
+const MAX_JOINS: u8 = 8;
 /// Attempts that may fail in one query whatever the stanza sets: a refusal takes microseconds, and
 /// the deadline alone would allow a hundred thousand.
 const FAILURES_MAX: u32 = 32;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use client_quota::ClientId;
 use wire::{Flags, OwnedQuery, Proto, Query};
 
 use super::timer_wheel::{MachineTime, NEVER};
@@ -87,6 +88,9 @@ pub(super) struct ColdState {
     pub(super) down: bool,
     /// Serial and upstream of the last attempt that failed and was freed.
     pub(super) failed: Option<(u8, u8)>,
+    /// The client that joined last and whose quota of connections is used, and how many did.
+    pub(super) joined: Option<ClientId>,
+    pub(super) joins: u8,
 }
 
 /// A reply that is kept in case no better one arrives.

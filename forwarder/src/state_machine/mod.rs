@@ -247,12 +247,16 @@ impl<W> Forwarder<W> {
     ) -> Result<Option<&mut W>, Refused<W>> {
         let flight = &mut self.table[slot];
         let until = flight.offset(until);
-        let node = match self.waiters.push(&mut flight.waiters, waiter, until, ClientId::of(ask.asker)) {
+        let client = ClientId::of(ask.asker);
+        let node = match self.waiters.push(&mut flight.waiters, waiter, until, client) {
             Ok(node) => node,
             Err(waiter) => return Err(Refused { waiter, failure: ForwardError::TableFull, flies: true }),
         };
         let same_letters = flight.held.0.question() == ask.query.question;
         flight.patience_at = flight.patience_at.min(until);
+        if client != flight.waiters.client {
+            self.join_exchange(slot, client);
+        }
         self.rearm(slot);
         if same_letters {
             return Ok(None);

@@ -8,13 +8,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use client_quota::ClientId;
+
 use super::actions::{Action, Exchange, FlightResult};
 use super::flight::{FlightState, UpstreamTransport};
 use super::timer_wheel::MachineTime;
 use super::udp_sockets::{AttemptId, SocketRequest};
 use super::waiters::WaiterList;
 use super::{ExchangeId, Forwarder, LATE, SWEEP, SocketId};
-use crate::{ForwardError, StreamKind, Upstream};
+use crate::{ConnectionLimits, ForwardError, StreamKind, Upstream};
 
 /// The output, without requests for sockets, which `UdpSockets` has.
 #[derive(Debug)]
@@ -34,13 +36,21 @@ pub(super) struct Output<W> {
     pub(super) stopping: Option<u32>,
 }
 
-/// An exchange to begin or to cancel.
+/// A request about an exchange.
 #[derive(Debug)]
 pub(super) enum StreamRequest {
     /// Begin the attempt's exchange.
     Exchange(AttemptId),
     /// Cancel an exchange.
     Cancel(Arc<Upstream>, StreamKind, ExchangeId),
+    /// Have an exchange use this client's quota.
+    Join {
+        upstream: Arc<Upstream>,
+        kind: StreamKind,
+        limits: ConnectionLimits,
+        id: ExchangeId,
+        client: ClientId,
+    },
 }
 
 /// Waiters to hand out.
@@ -117,6 +127,9 @@ impl<W> Forwarder<W> {
                 },
                 Some(StreamRequest::Cancel(upstream, kind, id)) => {
                     return Some(Action::Cancel(upstream, kind, id));
+                }
+                Some(StreamRequest::Join { upstream, kind, limits, id, client }) => {
+                    return Some(Action::Join { upstream, kind, limits, id, client });
                 }
                 None => {}
             }
@@ -214,7 +227,7 @@ impl<W> Forwarder<W> {
             kind,
             message: &self.message,
             limits: flight.stanza().spec().connections,
-            client: flight.waiters.client,
+            client: flight.cold.as_ref().and_then(|cold| cold.joined).unwrap_or(flight.waiters.client),
             give_up_at: self.epoch + flight.machine_time(flight.deadline).since(MachineTime(0)),
             deadline: self.epoch + flight.started.after(LATE).since(MachineTime(0)),
         }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_rustls::client::TlsStream;
 
 use super::dial::{broken, dial, handshake};
-use super::pool::{Closed, Overtaking, PIPELINE};
+use super::pool::{Closed, Overtaking, PIPELINE, expiry};
 use super::{ConnectionPools, Destination, Request, RequestId};
 use crate::{ExchangeError, StreamKind, UpstreamPath};
 
@@ -95,6 +95,8 @@ struct Pending {
     is_behind: bool,
     /// Whether a client waits for it, or for the query that it is a copy of.
     is_wanted: bool,
+    /// Whether it was sent so late that a silent upstream is no failure of the upstream.
+    is_late: bool,
 }
 
 /// Why a connection ended.
@@ -230,8 +232,10 @@ impl Connection {
             self.last_read = now;
         }
         self.serial += 1;
+        let is_late = now >= request.submitted + LATE || request.give_up_at < now + SHORT;
         let serial = self.serial;
-        self.pending.insert(id, Pending { request, sent: now, serial, is_behind, is_wanted: true });
+        let pending = Pending { request, sent: now, serial, is_behind, is_wanted: true, is_late };
+        self.pending.insert(id, pending);
     }
 
     /// Delivers each complete message that was read.
@@ -297,6 +301,20 @@ impl Connection {
         }
     }
 
+    /// Fails queries that were sent late, before their clients give up: the failure is ours.
+    fn report_late(&mut self, now: Instant) {
+        let upstream = self.destination.upstream.address();
+        for pending in self.pending.values_mut() {
+            let Pending { request, is_wanted, is_late, .. } = pending;
+            if *is_wanted && *is_late && !request.is_copy && expiry(request) <= now {
+                self.pools.deliver(request.id, Err(ExchangeError::Overloaded { upstream }));
+                request.place = None;
+                // Its result is delivered.
+                (*is_wanted, request.is_copy) = (false, true);
+            }
+        }
+    }
+
     /// Whether replies would serve at most the cache: not worth a connection.
     fn has_only_given_up(&self) -> bool {
         !self.pending.is_empty() && !self.pending.values().any(|pending| pending.is_wanted)
@@ -337,6 +355,7 @@ impl Connection {
             let idle = if self.retired { LINGER } else { limits.expire.min(FAR) };
             return now >= self.idle_since + idle;
         }
+        self.report_late(now);
         self.give_up(|request| request.give_up_at <= now);
         if self.has_only_given_up() {
             return true;
@@ -415,7 +434,11 @@ impl Pending {
     /// When its next deadline is.
     fn next_due(&self) -> Instant {
         let Request { give_up_at, deadline, .. } = self.request;
-        if self.is_wanted { give_up_at.min(deadline) } else { deadline }
+        match (self.is_wanted, self.is_late) {
+            (true, true) => expiry(&self.request).min(deadline),
+            (true, false) => give_up_at.min(deadline),
+            (false, _) => deadline,
+        }
     }
 }
 
@@ -431,6 +454,10 @@ const STALL: Duration = Duration::from_millis(400);
 /// arrived after the other's reply in less than half of that distance, was blocked by it.
 const DELAYED: Duration = Duration::from_millis(100);
 const APART: Duration = Duration::from_millis(20);
+/// A query that waited this long for its connection, or has less than this left until its client
+/// gives up, was sent late. The second transmission of a silent upstream has 2.8 s left.
+const LATE: Duration = Duration::from_millis(500);
+const SHORT: Duration = Duration::from_millis(2_500);
 /// How long a retired connection waits for the upstream to close it.
 const LINGER: Duration = Duration::from_millis(200);
 /// Buffer for reading, and unwritten bytes above which queries wait in the queue.

@@ -72,6 +72,8 @@ pub(crate) struct Request {
     pub(crate) place: Option<Place>,
     /// A copy, sent to see in which order replies arrive: its failure is ignored.
     pub(crate) is_copy: bool,
+    /// When it was submitted.
+    pub(crate) submitted: Instant,
     /// When its clients are answered with a failure.
     pub(crate) give_up_at: Instant,
     /// After this the reply is of no use to the cache either.
@@ -132,6 +134,7 @@ impl Streams {
             client: exchange.client,
             place: Place::take(exchange.upstream, exchange.client),
             is_copy: false,
+            submitted: Instant::now(),
             give_up_at: Instant::from_std(exchange.give_up_at),
             deadline: Instant::from_std(exchange.deadline),
         };
@@ -152,6 +155,25 @@ impl Streams {
         drop(links.pool.cancel((worker, id)));
         for lane in links.pool.having((worker, id)) {
             links.command(lane, Command::GiveUp((worker, id)));
+        }
+    }
+
+    /// Has an exchange use the quota of this client too, if it waits for a connection.
+    pub fn join(
+        &self,
+        worker: usize,
+        upstream: &Arc<Upstream>,
+        kind: StreamKind,
+        limits: ConnectionLimits,
+        id: ExchangeId,
+        client: ClientId,
+    ) {
+        let destination = Destination { upstream: upstream.clone(), kind, limits };
+        let mut pools = self.pools.lock();
+        let Some(links) = pools.get_mut(&destination.key()) else { return };
+        let now = Instant::now();
+        if links.pool.join((worker, id), client, destination.most(), now) {
+            self.pools.go_on(&destination, links, now);
         }
     }
 

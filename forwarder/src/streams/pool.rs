@@ -251,6 +251,16 @@ impl Pool {
         lane.retired |= single_use && lane.out.is_empty();
     }
 
+    /// Counts a waiting query for another client of its flight; false if it does not wait, or that
+    /// client has no room either.
+    pub(super) fn join(&mut self, id: RequestId, client: ClientId, most: usize, now: Instant) -> bool {
+        let bound = self.most(most, now) as u32;
+        let request = self.waiting.iter_mut().find(|request| request.id == id);
+        let Some(request) = request.filter(|_| self.holders.has_room(client, bound)) else { return false };
+        request.client = client;
+        true
+    }
+
     /// The next waiting query that may be sent now, and its connection.
     pub(super) fn next(&mut self, most: usize, now: Instant) -> Option<(Request, Choice)> {
         let bound = self.most(most, now) as u32;
@@ -401,7 +411,7 @@ impl Lane {
 
 /// When a waiting query fails: shortly before its client gives up, so that its failure is known by
 /// then to be ours.
-fn expiry(request: &Request) -> Instant {
+pub(super) fn expiry(request: &Request) -> Instant {
     request.give_up_at.checked_sub(EXPIRY_MARGIN).unwrap_or(request.give_up_at)
 }
 

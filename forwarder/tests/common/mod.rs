@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use client_quota::ClientId;
 use forwarder::{
     Action, Exchange, ExchangeError, ExchangeId, FlightResult, ForwardError, ForwardQuery, Forwarder, Limits,
     ProbeRequests, Registry, SendError, SocketId, Stanza, StanzaMetrics, StanzaSpec, Stanzas, StreamKind,
@@ -126,6 +127,8 @@ pub struct Net {
     pub close_panics: bool,
     /// The number of cancelled exchanges.
     pub cancelled: usize,
+    /// Clients whose quota an exchange may use, too.
+    pub joined: Vec<ClientId>,
     pub got: Vec<Got>,
     pub done: Vec<Done>,
     pub by_waiter: HashMap<u32, usize>,
@@ -172,6 +175,7 @@ impl Net {
             Action::Close(socket) => self.close(socket),
             Action::Exchange(exchange) => self.exchange(exchange),
             Action::Cancel(_, _, id) => self.cancel(id),
+            Action::Join { client, .. } => self.joined.push(client),
             Action::Finished(finished) => self.finished(finished),
         }
         None
@@ -311,6 +315,7 @@ impl World {
             reported: HashSet::new(),
             close_panics: false,
             cancelled: 0,
+            joined: Vec::new(),
             unsent: Vec::new(),
             got: Vec::new(),
             done: Vec::new(),

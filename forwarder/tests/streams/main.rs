@@ -208,7 +208,7 @@ async fn many_at_once_share_connections() {
 async fn a_silent_upstream_holds_a_bounded_number_of_connections_and_queries() {
     let (address, _) = server(|_, stream| swallow(stream)).await;
     let mut asker = Asker::new(address, None);
-    asker.connect = ms(2_000);
+    asker.connect = ms(3_000);
     for id in 0..4_000 {
         asker.client = u128::from(id % 40);
         asker.send(id);

@@ -68,7 +68,7 @@ async fn queries_wait_for_an_idle_connection() {
     let (address, accepted) = server(|_, stream| answer_in_order(stream)).await;
     let mut asker = Asker::new(address, None);
     asker.limits.max_connections = 4;
-    asker.connect = ms(300);
+    asker.connect = ms(3_000);
     asker.send(0);
     (1_000..1_100).for_each(|id| asker.send(id));
     let mut answered = 0;

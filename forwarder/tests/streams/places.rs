@@ -58,7 +58,7 @@ async fn a_client_with_silent_queries_leaves_places_for_others() {
 async fn given_up_queries_take_no_place() {
     let (address, _) = server(|_, stream| answer_others(stream)).await;
     let mut asker = Asker::new(address, None);
-    (asker.connect, asker.deadline) = (ms(1_000), ms(60_000));
+    (asker.connect, asker.deadline) = (ms(3_000), ms(60_000));
     assert_eq!(fill(&mut asker, 0..2_500).await, 2_500 - ONE_CLIENT);
     let (mut sent, mut waited) = (0, 0);
     for _ in 0..ONE_CLIENT {
@@ -75,6 +75,49 @@ async fn given_up_queries_take_no_place() {
     assert_eq!(fill(&mut asker, 0..ONE_CLIENT as u64).await, 0);
     asker.client = 2;
     asker.ask(10_000).await;
+}
+
+/// Answers IDs from 10,000, and nothing behind another query.
+async fn answer_in_order(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    loop {
+        let query = read_frame(&mut stream).await?;
+        if number(&query) < 10_000 {
+            return std::future::pending().await;
+        }
+        write_frame(&mut stream, &answer(&query)).await?;
+    }
+}
+
+/// It waits behind silent queries of its client, until one with free quota asks the same.
+#[tokio::test]
+async fn joined_query_uses_the_other_clients_quota() {
+    let (address, _) = server(|_, stream| answer_in_order(stream)).await;
+    let mut asker = Asker::new(address, None);
+    assert_eq!(fill(&mut asker, 0..100).await, 0);
+    asker.send(10_000);
+    tokio::time::sleep(ms(100)).await;
+    assert_eq!(asker.results.len(), 0);
+    for client in [1, 2] {
+        let (id, client) = (ExchangeId::from_bits(10_000), ClientId::of(client));
+        asker.streams.join(7, &asker.upstream, asker.kind, asker.limits, id, client);
+    }
+    let (id, result) = asker.next().await;
+    assert_eq!(id, 10_000);
+    assert_is_answer(id, &result.unwrap());
+}
+
+/// A query that had little of its time at the upstream fails as one that was not sent.
+#[tokio::test]
+async fn query_sent_late_is_not_the_upstreams_failure() {
+    let (address, _) = server(|_, stream| swallow(stream)).await;
+    let mut asker = Asker::new(address, None);
+    for (connect, late) in [(4_000, false), (2_000, true)] {
+        asker.connect = ms(connect);
+        asker.send(connect);
+        let error = asker.next().await.1.unwrap_err();
+        assert_eq!(matches!(error, ExchangeError::Overloaded { .. }), late, "{error:?}");
+        assert_eq!(is_timeout(&error), !late, "{error:?}");
+    }
 }
 
 /// One client's share of the queries to one upstream: four fifths of 2,045.

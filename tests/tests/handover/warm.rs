@@ -100,6 +100,7 @@ fn unwritten_refreshed_names_are_passed() {
         let address =
             || Ask::new("a.test", "A").of(AT.parse::<SocketAddr>().expect("an address")).short().concat();
         let mut server = Server::start_with(&corefile, manager.options());
+        manager.wait_for("READY=1", 1, PATIENCE);
         eventually("the name is refreshed", PATIENCE, || (address() == "192.0.2.2").then_some(()));
         assert!(server.stop().success());
         // From now on the upstream does not answer.

@@ -37,6 +37,9 @@ impl Egress {
             Action::Cancel(upstream, kind, id) => {
                 self.running.streams.cancel(self.index, &upstream, kind, id);
             }
+            Action::Join { upstream, kind, limits, id, client } => {
+                self.running.streams.join(self.index, &upstream, kind, limits, id, client);
+            }
             Action::Finished(flight) => {
                 // A panic costs the waiters of this flight.
                 if catch_unwind(AssertUnwindSafe(|| self.finished(flight))).is_err() {
