@@ -1,24 +1,28 @@
 //! Other programs' rules that may drop our traffic: base chains that drop what none of their rules
-//! accepts, also in chains that they jump to, and the narrowest rules that accept clients' queries.
+//! accepts, also in chains that they jump to, and the narrowest rules that accept clients' queries and
+//! the replies to them.
+
+mod remedy;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use netlink_packet_netfilter::nftables::InetHookNumber;
 
 use crate::Diagnosis;
 use crate::failover_rules::{Clients, Listener, TABLE};
-use crate::nft::{BaseChain, ChainWalk, Family, NftError, Outcome, Place, PlacedRule, Query, Socket};
+use crate::nft::{BaseChain, ChainWalk, Family, NftError, Outcome, Place, Query, Socket};
+use remedy::{iptables, nft, program, quoted, sources};
 
 /// A chain that drops, or may drop, what none of its rules accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirewallConflict {
     /// The base chain, in the form of `nft list chain`.
     pub chain: String,
-    /// The affected path: clients to this server, or to the fallback.
+    /// The affected path: clients to this server, or to the fallback, or this server's replies.
     pub way: &'static str,
+    /// What it drops: `queries` or `replies`.
+    pub packets: &'static str,
     /// The rule that drops, such as `its last rule`: an appended rule has no effect. `None` if its
     /// policy does.
     pub rule: Option<String>,
@@ -73,22 +77,25 @@ fn unseen_filter(tables: &str, program: &str) -> Option<Diagnosis> {
     })
 }
 
-/// The queries that pass a chain.
+/// The packets that pass a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// Those of clients to this server.
     ToUs,
+    /// This server's replies. They are untracked: `established` does not match them.
+    FromUs,
     /// Those that are redirected to a fallback, matched by conntrack's original destination, since
     /// kube-proxy has replaced a ClusterIP by a pod's address here.
     Out,
 }
 
 impl Way {
-    /// `None` if no queries pass the chain.
+    /// `None` if no such packets pass the chain. Untracked ones pass no chain of type nat.
     fn through(chain: &BaseChain) -> Option<Self> {
         match chain.hook {
-            _ if chain.table == TABLE => None,
-            InetHookNumber::LocalIn => Some(Self::ToUs),
+            _ if chain.table == TABLE || chain.is_nat => None,
+            InetHookNumber::PreRouting | InetHookNumber::LocalIn => Some(Self::ToUs),
+            InetHookNumber::LocalOut | InetHookNumber::PostRouting => Some(Self::FromUs),
             InetHookNumber::Forward => Some(Self::Out),
             _ => None,
         }
@@ -97,12 +104,17 @@ impl Way {
     fn text(self) -> &'static str {
         match self {
             Self::ToUs => "to this server",
+            Self::FromUs => "from this server",
             Self::Out => "to the fallback",
         }
     }
+
+    fn packets(self) -> &'static str {
+        if self == Self::FromUs { "replies" } else { "queries" }
+    }
 }
 
-/// The places at which a chain drops queries, with their destinations.
+/// The places at which a chain drops packets, with the addresses that clients ask.
 type Drops = BTreeMap<Place, BTreeSet<IpAddr>>;
 
 /// Where a chain drops clients' queries, and the first rule that may do so.
@@ -126,14 +138,15 @@ fn drops(
         let destinations = destinations(listeners, *family, way);
         // On the way out, another program may have replaced the destination.
         let passing: Vec<_> = match way {
-            Way::ToUs => destinations.iter().map(|ip| (Some(*ip), vec![*ip])).collect(),
+            Way::ToUs | Way::FromUs => destinations.iter().map(|ip| (Some(*ip), vec![*ip])).collect(),
             Way::Out if destinations.is_empty() => Vec::new(),
             Way::Out => vec![(None, destinations)],
         };
-        let ct_state = if way == Way::ToUs { IP_CT_UNTRACKED } else { IP_CT_NEW };
-        for (destination, all) in passing {
+        let ct_state = if way == Way::Out { IP_CT_NEW } else { IP_CT_UNTRACKED };
+        let is_reply = way == Way::FromUs;
+        for (server, all) in passing {
             for transport in [TCP, UDP] {
-                let query = Query { family: *family, transport, destination, ct_state, not_from };
+                let query = Query { family: *family, transport, server, is_reply, ct_state, not_from };
                 let (outcome, perhaps) = walk.outcome(&chain.name, &query)?;
                 may_drop = may_drop.or(perhaps);
                 match outcome {
@@ -157,7 +170,9 @@ fn families(chain: &BaseChain) -> &'static [Family] {
 
 /// Whether iptables manages the chain: it cannot read rules that `nft` adds there.
 fn is_of_iptables(BaseChain { family, table, name, .. }: &BaseChain) -> bool {
-    matches!((*family, table.as_str(), name.as_str()), ("ip" | "ip6", "filter", "INPUT" | "FORWARD"))
+    matches!(*family, "ip" | "ip6")
+        && matches!(table.as_str(), "filter" | "mangle" | "raw" | "security")
+        && matches!(name.as_str(), "PREROUTING" | "INPUT" | "FORWARD" | "OUTPUT" | "POSTROUTING")
 }
 
 fn certain(chain: &BaseChain, way: Way, drops: &Drops, clients: &Clients) -> Option<FirewallConflict> {
@@ -170,7 +185,7 @@ fn certain(chain: &BaseChain, way: Way, drops: &Drops, clients: &Clients) -> Opt
                 continue;
             };
             commands.extend(match is_of_iptables(chain) {
-                true => iptables(*family, place, way, &destinations, &sources),
+                true => iptables(&chain.table, *family, place, way, &destinations, &sources),
                 false => nft(chain, *family, place, way, &destinations, &sources),
             });
         }
@@ -178,6 +193,7 @@ fn certain(chain: &BaseChain, way: Way, drops: &Drops, clients: &Clients) -> Opt
     (!commands.is_empty()).then(|| FirewallConflict {
         chain: named(chain),
         way: way.text(),
+        packets: way.packets(),
         rule: drops.keys().find_map(|place| rule_of(chain, place)),
         is_certain: true,
         remedy: commands.join(" && "),
@@ -187,12 +203,13 @@ fn certain(chain: &BaseChain, way: Way, drops: &Drops, clients: &Clients) -> Opt
 fn uncertain(chain: &BaseChain, way: Way, place: &Place) -> FirewallConflict {
     let BaseChain { family, table, .. } = chain;
     let remedy = match (is_of_iptables(chain), *family) {
-        (true, "ip") => format!("iptables -S {}", quoted(&place.chain)),
-        (true, _) => format!("ip6tables -S {}", quoted(&place.chain)),
+        (true, "ip") => format!("{} -S {}", program(Family::V4, table), quoted(&place.chain)),
+        (true, _) => format!("{} -S {}", program(Family::V6, table), quoted(&place.chain)),
         (false, _) => format!("nft list chain {family} {} {}", quoted(table), quoted(&place.chain)),
     };
     let rule = rule_of(chain, place).or_else(|| Some(format!("chain {}", place.chain)));
-    FirewallConflict { chain: named(chain), way: way.text(), rule, is_certain: false, remedy }
+    let (way, packets) = (way.text(), way.packets());
+    FirewallConflict { chain: named(chain), way, packets, rule, is_certain: false, remedy }
 }
 
 fn named(BaseChain { family, table, name, .. }: &BaseChain) -> String {
@@ -211,135 +228,21 @@ fn rule_of(base: &BaseChain, place: &Place) -> Option<String> {
     }
 }
 
-/// Destinations of queries on this path: our addresses, or the fallbacks and, since kube-proxy
+/// Addresses that clients on this path ask: ours, or the fallbacks and, since kube-proxy
 /// translates those, service addresses.
 fn destinations(listeners: &[Listener], family: Family, way: Way) -> Vec<IpAddr> {
     let of_family = listeners.iter().filter(|listener| Family::of(listener.address) == family);
     let destination = |listener: &Listener| match (way, &listener.fallback) {
-        (Way::ToUs, _) | (Way::Out, None) => listener.address,
+        (Way::ToUs | Way::FromUs, _) | (Way::Out, None) => listener.address,
         (Way::Out, Some(fallback)) => fallback.target,
     };
-    let is_on_way = |listener: &&Listener| way == Way::ToUs || !listener.fails_closed;
+    let is_on_way = |listener: &&Listener| way != Way::Out || !listener.fails_closed;
     let lead_out = of_family.clone().any(|listener| listener.fallback.is_some());
     let mut all: Vec<_> = of_family.filter(is_on_way).map(destination).collect();
-    all.retain(|_| way == Way::ToUs || lead_out);
+    all.retain(|_| way != Way::Out || lead_out);
     all.sort_unstable();
     all.dedup();
     all
-}
-
-/// How clients are matched.
-enum Sources<'c> {
-    Any,
-    Networks(Vec<IpNet>),
-    /// By their link of arrival, all but these.
-    NotFrom(&'c [String]),
-}
-
-/// `None` if there are no clients of this family.
-fn sources(clients: &Clients, family: Family) -> Option<Sources<'_>> {
-    match clients {
-        Clients::All => Some(Sources::Any),
-        Clients::NotFrom(links) if links.is_empty() => Some(Sources::Any),
-        Clients::NotFrom(links) => Some(Sources::NotFrom(links)),
-        Clients::In(networks) => {
-            let of_family = networks.iter().filter(|network| Family::of(network.addr()) == family);
-            // nft refuses overlapping networks.
-            let networks = IpNet::aggregate(&of_family.map(IpNet::trunc).collect());
-            (!networks.is_empty()).then_some(Sources::Networks(networks))
-        }
-    }
-}
-
-fn iptables(
-    family: Family,
-    place: &Place,
-    way: Way,
-    destinations: &[IpAddr],
-    sources: &Sources<'_>,
-) -> Vec<String> {
-    let program = if family == Family::V4 { "iptables" } else { "ip6tables" };
-    let matches: Vec<String> = match way {
-        Way::ToUs => vec![format!("-d {} -p PROTO --dport 53", listed(destinations, ","))],
-        Way::Out => {
-            let one = |ip| format!("-p PROTO -m conntrack --ctorigdst {ip} --ctorigdstport 53");
-            destinations.iter().map(one).collect()
-        }
-    };
-    // A rule can exclude one link; each further one needs a rule before it.
-    let (left_out, clients) = match sources {
-        Sources::Any => (&[][..], String::new()),
-        Sources::Networks(networks) => (&[][..], format!("-s {} ", listed(networks, ","))),
-        Sources::NotFrom(links) => {
-            let (one, others) =
-                links.split_first().map_or(("", &[][..]), |(one, others)| (one.as_str(), others));
-            (others, format!("! -i {} ", quoted(one)))
-        }
-    };
-    let mut rules = Vec::new();
-    for packets in
-        matches.iter().flat_map(|packets| ["udp", "tcp"].map(|proto| packets.replace("PROTO", proto)))
-    {
-        rules.extend(left_out.iter().map(|link| format!("-i {} {packets} -j DROP", quoted(link))));
-        rules.push(format!("{clients}{packets} -j ACCEPT"));
-    }
-    let chain = quoted(&place.chain);
-    match place.rule {
-        None => rules.iter().map(|rule| format!("{program} -A {chain} {rule}")).collect(),
-        // Each is inserted before the one inserted last.
-        Some(PlacedRule { number, .. }) => {
-            let insert = |rule| format!("{program} -I {chain} {number} {rule}");
-            rules.iter().rev().map(insert).collect()
-        }
-    }
-}
-
-fn nft(
-    chain: &BaseChain,
-    family: Family,
-    place: &Place,
-    way: Way,
-    destinations: &[IpAddr],
-    sources: &Sources<'_>,
-) -> Vec<String> {
-    let ip = if family == Family::V4 { "ip" } else { "ip6" };
-    let clients = match sources {
-        Sources::Any => String::new(),
-        Sources::Networks(networks) => format!("{ip} saddr {{ {} }} ", listed(networks, ", ")),
-        Sources::NotFrom(links) => {
-            let links = links.iter().map(|link| format!("\"{link}\""));
-            format!("iifname != {{ {} }} ", links.collect::<Vec<_>>().join(", "))
-        }
-    };
-    let to = listed(destinations, ", ");
-    let packets = match way {
-        Way::ToUs => vec![format!("{ip} daddr {{ {to} }} meta l4proto {{ tcp, udp }} th dport 53")],
-        // One protocol in each rule, so that nft can load its own listing.
-        Way::Out => Vec::from(["udp", "tcp"].map(|proto| {
-            format!("meta l4proto {proto} ct original {ip} daddr {{ {to} }} ct original proto-dst 53")
-        })),
-    };
-    let (BaseChain { family, table, .. }, name) = (chain, &place.chain);
-    let (how, place) = match place.rule {
-        None => ("add", String::new()),
-        Some(rule) => ("insert", format!(" handle {}", rule.handle)),
-    };
-    let command =
-        |packets| quoted(&format!("{how} rule {family} {table} {name}{place} {clients}{packets} accept"));
-    packets.into_iter().map(|packets: String| format!("nft {}", command(packets))).collect()
-}
-
-fn listed<T: Display>(all: &[T], between: &str) -> String {
-    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)
-}
-
-/// Quotes one word for a shell.
-fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
 }
 
 const TCP: u8 = 6;
@@ -352,6 +255,7 @@ const IP_CT_UNTRACKED: u32 = 1 << 6;
 mod tests {
     use super::*;
     use crate::failover_rules::Fallback;
+    use crate::nft::PlacedRule;
 
     #[test]
     fn commands_match_clients_and_no_others() {
@@ -372,12 +276,14 @@ mod tests {
             table: table.to_owned(),
             name: name.to_owned(),
             hook,
+            is_nat: false,
             drops: true,
         };
         let networks = |texts: &[&str]| texts.iter().map(|text| text.parse().expect("a network")).collect();
         let links = |names: &[&str]| Clients::NotFrom(names.iter().map(|name| (*name).to_owned()).collect());
         let last = Some(PlacedRule { number: 7, handle: 42, is_last: true });
         let (input, forward) = (InetHookNumber::LocalIn, InetHookNumber::Forward);
+        let (output, postrouting) = (InetHookNumber::LocalOut, InetHookNumber::PostRouting);
         for (chain, last, clients, commands) in [
             (
                 chain("ip", "filter", "INPUT", input),
@@ -412,6 +318,28 @@ mod tests {
                 &[
                     "nft 'insert rule inet fw through handle 42 ip saddr { 10.0.0.0/8 } meta l4proto udp ct original ip daddr \
                    { 10.96.0.10, 10.96.0.20 } ct original proto-dst 53 accept'",
+                ],
+            ),
+            (
+                chain("ip", "filter", "OUTPUT", output),
+                None,
+                links(&["eth0"]),
+                &[
+                    "iptables -A OUTPUT ! -o eth0 -s 10.96.0.20,169.254.10.10,169.254.10.12 -p udp --sport 53 -j ACCEPT",
+                ],
+            ),
+            (
+                chain("ip6", "mangle", "POSTROUTING", postrouting),
+                None,
+                Clients::In(networks(&["fd01::5/64"])),
+                &["ip6tables -t mangle -A POSTROUTING -d fd01::/64 -s fd10::11 -p udp --sport 53 -j ACCEPT"],
+            ),
+            (
+                chain("ip6", "fw", "out", output),
+                None,
+                links(&["eth0"]),
+                &[
+                    "nft 'add rule ip6 fw out oifname != { \"eth0\" } ip6 saddr { fd10::11 } meta l4proto { tcp, udp } th sport 53 accept'",
                 ],
             ),
             (

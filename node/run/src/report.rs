@@ -324,11 +324,12 @@ impl NodeStatus {
     }
 }
 
-fn of_obstacle(FirewallConflict { chain, way, rule, is_certain, remedy }: &FirewallConflict) -> Finding {
+fn of_obstacle(conflict: &FirewallConflict) -> Finding {
+    let FirewallConflict { chain, way, packets, rule, is_certain, remedy } = conflict;
     if !is_certain {
         let rule = rule.as_deref().unwrap_or_default();
         let what = format!(
-            "{chain} may drop queries on the path {way}, by {rule}: this depends on conditions that cannot be checked from here"
+            "{chain} may drop {packets} on the path {way}, by {rule}: this depends on conditions that cannot be checked from here"
         );
         return Finding::problem("firewall", what, &format!("check: {remedy}"));
     }
@@ -337,7 +338,7 @@ fn of_obstacle(FirewallConflict { chain, way, rule, is_certain, remedy }: &Firew
         None => String::new(),
     };
     let what = format!("{chain} drops packets that its rules do not accept{by_rule}, on the path {way}");
-    Finding::problem("firewall", what, &format!("unless a rule accepts these queries, run: {remedy}"))
+    Finding::problem("firewall", what, &format!("unless a rule accepts these {packets}, run: {remedy}"))
 }
 
 /// The format of the JSON of `node status -json`, of /status and of servers' reports to

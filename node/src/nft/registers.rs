@@ -7,17 +7,19 @@ use netlink_packet_netfilter::nftables::{MetaKey, Operator};
 
 use super::statement::{Family, IFNAMSIZ, octets};
 
-/// A query that passes another program's chain, as far as it is known.
+/// A query, or a reply to one, that passes another program's chain, as far as it is known.
 #[derive(Debug, Clone)]
 pub(crate) struct Query<'q> {
     pub(crate) family: Family,
     /// IPPROTO_UDP or IPPROTO_TCP.
     pub(crate) transport: u8,
-    /// The destination at port 53; `None` where another program may have replaced it.
-    pub(crate) destination: Option<IpAddr>,
+    /// The server at port 53: a query's destination, a reply's source; `None` where another program
+    /// may have replaced it.
+    pub(crate) server: Option<IpAddr>,
+    pub(crate) is_reply: bool,
     /// IP_CT_*, as one bit.
     pub(crate) ct_state: u32,
-    /// The links that it does not arrive on.
+    /// The links that it does not arrive on, or as a reply leave on.
     pub(crate) not_from: &'q [String],
 }
 
@@ -48,7 +50,7 @@ impl Holds {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     Known(Vec<u8>),
-    /// The name of the link of arrival.
+    /// The name of the client's link.
     Link,
 }
 
@@ -59,6 +61,9 @@ impl Query<'_> {
             MetaKey::Nfproto => Value::Known(vec![self.family.number()]),
             MetaKey::L4Proto => Value::Known(vec![self.transport]),
             MetaKey::EtherTypeProtocol => Value::Known(if is_v4 { vec![0x08, 0] } else { vec![0x86, 0xdd] }),
+            MetaKey::Iifname if self.is_reply => Value::Known(vec![0; IFNAMSIZ]),
+            MetaKey::Iif if self.is_reply => Value::Known(vec![0; 4]),
+            MetaKey::Oifname if self.is_reply => Value::Link,
             MetaKey::Iifname => Value::Link,
             _ => return None,
         })
@@ -79,10 +84,10 @@ impl Query<'_> {
             (1, Family::V6) => put(6, &[self.transport]),
             _ => {}
         }
-        match (base, self.family, self.destination) {
-            (1, Family::V4, Some(ip)) => put(16, &octets(ip)),
-            (1, Family::V6, Some(ip)) => put(24, &octets(ip)),
-            (2, _, Some(_)) => put(2, &[0, 53]),
+        match (base, self.family, self.server) {
+            (1, Family::V4, Some(ip)) => put(if self.is_reply { 12 } else { 16 }, &octets(ip)),
+            (1, Family::V6, Some(ip)) => put(if self.is_reply { 8 } else { 24 }, &octets(ip)),
+            (2, _, Some(_)) => put(if self.is_reply { 0 } else { 2 }, &[0, 53]),
             _ => {}
         }
         let loaded = header.get(offset as usize..offset.checked_add(length)? as usize)?;
@@ -142,7 +147,7 @@ impl Registers {
                 }
                 // iptables compares with the name and one zero; without one, it is a prefix.
                 Value::Link => {
-                    match Some(left).filter(|name| name.contains(&0)).map(|name| query.arrives_on(name)) {
+                    match Some(left).filter(|name| name.contains(&0)).map(|name| query.is_on(name)) {
                         Some(Holds::No) => return Holds::No,
                         _ => holds = Holds::Perhaps,
                     }
@@ -150,6 +155,36 @@ impl Registers {
             }
             at += words(value);
             left = left.get(words(value) as usize * 4..).unwrap_or_default();
+        }
+        holds
+    }
+
+    /// Whether each of the values from this register on is within its part of a concatenation's
+    /// range, which has both ends.
+    pub(super) fn within(&self, register: u32, start: &[u8], end: &[u8], query: &Query<'_>) -> Holds {
+        let (mut at, mut offset, mut holds) = (word(register), 0, Holds::Yes);
+        while offset < start.len() {
+            // Of a part that is not known, neither is the length: the next known one is found by words.
+            let value = self.0.get(&at);
+            let length = match value {
+                Some(Value::Known(octets)) => octets.len(),
+                Some(Value::Link) => IFNAMSIZ,
+                None => 4,
+            };
+            let part = offset..offset + length;
+            let (Some(low), Some(high)) = (start.get(part.clone()), end.get(part)) else {
+                return Holds::Perhaps;
+            };
+            holds = match value {
+                Some(Value::Known(octets)) if octets.as_slice() < low || octets.as_slice() > high => {
+                    return Holds::No;
+                }
+                Some(Value::Known(_)) => holds,
+                Some(Value::Link) if low == high && query.is_on(low) == Holds::No => return Holds::No,
+                Some(Value::Link) | None => Holds::Perhaps,
+            };
+            let words = value.map_or(1, words);
+            (at, offset) = (at + words, offset + words as usize * 4);
         }
         holds
     }
@@ -178,9 +213,9 @@ impl Registers {
 }
 
 impl Query<'_> {
-    /// Whether it arrives on the link of this name, padded with zeros: never on one that has no
+    /// Whether it arrives on, or as a reply leaves on, the link of this name, padded with zeros: never on one that has no
     /// clients, perhaps on any other.
-    fn arrives_on(&self, name: &[u8]) -> Holds {
+    fn is_on(&self, name: &[u8]) -> Holds {
         let name = name.split(|octet| *octet == 0).next().unwrap_or_default();
         let is_none = name == b"lo" || self.not_from.iter().any(|link| link.as_bytes() == name);
         if is_none { Holds::No } else { Holds::Perhaps }
@@ -200,5 +235,58 @@ fn word(register: u32) -> u32 {
     match register {
         1..=4 => (register - 1) * 4,
         _ => register.saturating_sub(8).min(64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_concatenations() {
+        let ip = "169.254.10.10".parse().ok();
+        let query = Query {
+            family: Family::V4,
+            transport: 17,
+            server: ip,
+            is_reply: false,
+            ct_state: 0,
+            not_from: &[],
+        };
+        let start = [&[169, 254, 0, 0][..], &[0, 0, 0, 0]].concat();
+        let end = |port: [u8; 2]| [&[169, 254, 255, 255][..], &port, &[0, 0]].concat();
+        let known = |octets: &[u8]| Some(Value::Known(octets.to_vec()));
+        let mut registers = Registers::default();
+        registers.load(1, query.header(1, 16, 4));
+        registers.load(9, query.header(2, 2, 2));
+        assert_eq!(registers.within(1, &start, &end([4, 0]), &query), Holds::Yes);
+        assert_eq!(registers.within(1, &start, &end([0, 53]), &query), Holds::Yes);
+        assert_eq!(registers.within(1, &start, &end([0, 52]), &query), Holds::No);
+        registers.load(9, known(&[4, 1]));
+        assert_eq!(registers.within(1, &start, &end([4, 0]), &query), Holds::No);
+        // The client's address is not known, but the port is.
+        registers.load(1, None);
+        registers.load(9, known(&[0, 53]));
+        assert_eq!(registers.within(1, &start, &end([4, 0]), &query), Holds::Perhaps);
+        assert_eq!(registers.within(1, &start, &end([0, 52]), &query), Holds::No);
+    }
+
+    #[test]
+    fn a_reply_comes_from_port_53() {
+        let reply = Query {
+            family: Family::V4,
+            transport: 17,
+            server: "169.254.10.10".parse().ok(),
+            is_reply: true,
+            ct_state: 0,
+            not_from: &[],
+        };
+        assert_eq!(reply.header(1, 12, 4), Some(Value::Known(vec![169, 254, 10, 10])));
+        assert_eq!(reply.header(1, 16, 4), None);
+        assert_eq!(reply.header(2, 0, 2), Some(Value::Known(vec![0, 53])));
+        assert_eq!(reply.header(2, 2, 2), None);
+        assert_eq!(reply.meta(MetaKey::Oifname), Some(Value::Link));
+        assert_eq!(reply.meta(MetaKey::Iifname), Some(Value::Known(vec![0; 16])));
+        assert_eq!(reply.is_on(b"lo\0"), Holds::No);
     }
 }

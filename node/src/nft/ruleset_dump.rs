@@ -30,6 +30,8 @@ pub(crate) struct BaseChain {
     pub(crate) table: String,
     pub(crate) name: String,
     pub(crate) hook: InetHookNumber,
+    /// Whether its type is nat.
+    pub(crate) is_nat: bool,
     /// Whether its policy is drop.
     pub(crate) drops: bool,
 }
@@ -313,11 +315,12 @@ fn base_chain(message: NetfilterMessage) -> Option<BaseChain> {
     let NetfilterMessageInner::NfTables(NfTablesMessage::NewChain(chain)) = message.inner else {
         return None;
     };
-    let (mut table, mut name, mut hook, mut drops) = (None, None, None, false);
+    let (mut table, mut name, mut hook, mut is_nat, mut drops) = (None, None, None, false, false);
     for attribute in chain.attributes {
         match attribute {
             ChainAttribute::Table(text) => table = Some(text),
             ChainAttribute::Name(text) => name = Some(text),
+            ChainAttribute::Type(text) => is_nat = text == "nat",
             ChainAttribute::Policy(policy) => drops = policy == NF_DROP,
             ChainAttribute::Hook(parts) => {
                 hook = parts.into_iter().find_map(|part| match part {
@@ -328,7 +331,7 @@ fn base_chain(message: NetfilterMessage) -> Option<BaseChain> {
             _ => {}
         }
     }
-    Some(BaseChain { family, table: table?, name: name?, hook: hook?, drops })
+    Some(BaseChain { family, table: table?, name: name?, hook: hook?, is_nat, drops })
 }
 
 /// A full listing cannot be an invalid request: a kernel that returns EINVAL has netlink for

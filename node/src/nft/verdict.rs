@@ -38,8 +38,8 @@ pub(super) struct Effect {
 pub(super) struct Element {
     key: Vec<u8>,
     flags: SetElementFlags,
-    /// Whether it is a range of a concatenation.
-    is_range: bool,
+    /// The end of a range of a concatenation, included.
+    end: Option<Vec<u8>>,
     verdict: Option<Verdict>,
 }
 
@@ -50,7 +50,10 @@ impl Element {
             match attribute {
                 SetElementAttribute::Key(DataAttribute::Value(key)) => element.key.clone_from(key),
                 SetElementAttribute::Flags(flags) => element.flags = *flags,
-                SetElementAttribute::KeyEnd(_) => element.is_range = true,
+                SetElementAttribute::KeyEnd(data) => {
+                    let value = data.iter().find(|part| part.kind() == NFTA_DATA_VALUE);
+                    element.end = Some(value.map(octets).unwrap_or_default());
+                }
                 SetElementAttribute::Data(DataAttribute::Verdict(verdict)) => {
                     element.verdict = Some(verdict_of(verdict));
                 }
@@ -287,8 +290,13 @@ impl LookUp {
         let (rest, mut keyed): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|element| element.flags.contains(SetElementFlags::CatchAll));
         let is_end = |element: &Element| element.flags.contains(SetElementFlags::IntervalEnd);
-        let mut found: Vec<(Element, Holds)> = if keyed.iter().any(|element| element.is_range) {
-            keyed.into_iter().map(|element| (element, Holds::Perhaps)).collect()
+        let mut found: Vec<(Element, Holds)> = if keyed.iter().any(|element| element.end.is_some()) {
+            let holds = |element: Element| {
+                let end = element.end.as_ref().unwrap_or(&element.key);
+                let holds = registers.within(self.register, &element.key, end, query);
+                (element, holds)
+            };
+            keyed.into_iter().map(holds).filter(|(_, holds)| *holds != Holds::No).collect()
         } else if keyed.iter().any(is_end) {
             keyed.sort_by(|one, other| one.key.cmp(&other.key).then(is_end(other).cmp(&is_end(one))));
             let length = keyed.iter().map(|element| element.key.len()).max().unwrap_or_default();
@@ -365,6 +373,7 @@ fn octets(attribute: &DefaultNla) -> Vec<u8> {
 // The kernel's include/uapi/linux/netfilter.h and nf_tables.h.
 pub(super) const NF_DROP: u32 = 0;
 const NF_ACCEPT: u32 = 1;
+const NFTA_DATA_VALUE: u16 = 1;
 const CT_DREG: u16 = 1;
 const CT_KEY: u16 = 2;
 const CT_STATE: u32 = 0;

@@ -70,7 +70,7 @@ fn indirect_drops_are_reported() {
 /// The body of chain d.
 const DROP: &str = "ct state established accept; counter drop";
 /// Chains, and what `status` reports of them.
-const ROWS: [(&str, &str); 16] = [
+const ROWS: [(&str, &str); 22] = [
     (
         "chain in { type filter hook input priority 0; iif lo accept; jump d; accept; }",
         "in drops packets that its rules do not accept, by rule 2 of chain d, after which an appended one has no effect, on the path to this server; unless a rule accepts these queries, run: nft 'insert rule ip fw d handle ",
@@ -108,7 +108,29 @@ const ROWS: [(&str, &str); 16] = [
         "chain through { type filter hook forward priority 0; ct state established accept; meta l4proto udp jump d; }",
         "through drops packets that its rules do not accept, by rule 2 of chain d, after which an appended one has no effect, on the path to the fallback; ",
     ),
+    // A range of a concatenation: both ends.
+    (
+        "set s { type ipv4_addr . inet_service; flags interval; elements = { 169.254.0.0/16 . 0-1024 }; }; chain in { type filter hook input priority 0; iif lo accept; ip daddr . th dport @s drop; }",
+        "in drops packets that its rules do not accept, by its last rule, after which an appended one has no effect, on the path to this server; unless a rule accepts these queries, run: nft 'insert rule ip fw in handle ",
+    ),
+    // The server's replies, which are untracked.
+    (
+        "chain o { type filter hook output priority 0; policy drop; oif lo accept; meta l4proto { icmp, icmpv6 } accept; ct state new,established,related accept; }",
+        "o drops packets that its rules do not accept, on the path from this server; unless a rule accepts these replies, run: nft 'add rule ip fw o oifname != ",
+    ),
+    (
+        "chain p { type filter hook postrouting priority 0; policy drop; oif lo accept; ct state new,established,related accept; }",
+        "p drops packets that its rules do not accept, on the path from this server; ",
+    ),
+    (
+        "chain p { type filter hook prerouting priority 0; policy drop; iif lo accept; ct state new,established,related accept; }",
+        "p drops packets that its rules do not accept, on the path to this server; ",
+    ),
     // Conditions that cannot be checked.
+    (
+        "chain o { type filter hook output priority 0; oif lo accept; meta mark 7 goto d; accept; }",
+        "o may drop replies on the path from this server, by its rule 2: ",
+    ),
     (
         "chain in { type filter hook input priority 0; iif lo accept; iifname vmap { v1 : jump d, v2 : drop }; }",
         "in may drop queries on the path to this server, by its last rule: this depends on conditions that cannot be checked from here; check: nft list chain ip fw in",
@@ -122,6 +144,10 @@ const ROWS: [(&str, &str); 16] = [
         "in may drop queries on the path to this server, by its last rule: ",
     ),
     // No queries of clients.
+    (
+        "chain o { type filter hook output priority 0; policy drop; oif lo accept; ct state new,established accept; iifname v1 drop; ip daddr 127.0.0.1 drop; udp sport 53 accept; tcp sport 53 accept; }",
+        "",
+    ),
     (
         "chain in { type filter hook input priority 0; ct state vmap { established : accept, invalid : drop }; iifname v2 jump d; }",
         "",
