@@ -60,6 +60,11 @@ fn indirect_drops_are_reported() {
         assert!(printed.contains(line), "{printed}");
         let line = "firewall  ip filter FORWARD may drop queries on the path to the fallback, by its last rule: this depends on conditions that cannot be checked from here; check: iptables -S FORWARD\n";
         assert!(printed.contains(line), "{printed}");
+        let line = "firewall  ip filter OUTPUT drops packets that its rules do not accept, on the path from this server; unless a rule accepts these replies, run: ";
+        let remedy = printed.lines().find_map(|printed| printed.strip_prefix(line)).expect("a remedy");
+        assert!(remedy.starts_with("iptables -A OUTPUT ! -o v2 "), "{remedy}");
+        run("sh", &["-ec", remedy]);
+        assert!(!status().contains("ip filter OUTPUT"), "{}", status());
         let remedy =
             printed.lines().find_map(|line| line.rsplit_once("these queries, run: ")).expect("a remedy").1;
         run("sh", &["-ec", remedy]);
@@ -171,5 +176,8 @@ iptables -A INPUT -i lo -j ACCEPT
 iptables -A INPUT -m comment --comment all -j D
 iptables -N E
 iptables -A E -j DROP
-iptables -A FORWARD -m mark --mark 7 -j E";
+iptables -A FORWARD -m mark --mark 7 -j E
+iptables -A OUTPUT -o lo -j ACCEPT
+iptables -A OUTPUT -m state --state NEW,ESTABLISHED -j ACCEPT
+iptables -P OUTPUT DROP";
 const PATIENCE: Duration = Duration::from_secs(20);
