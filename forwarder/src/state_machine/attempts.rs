@@ -422,13 +422,13 @@ impl<W> Forwarder<W> {
         if flight.state != FlightState::Flying {
             return;
         }
-        let streams = flight.attempts.iter().filter(|attempt| attempt.state != AttemptState::Free);
-        let stream = streams.filter_map(|attempt| match attempt.transport {
+        let mut streams = flight.attempts.iter().rev().filter(|attempt| attempt.state != AttemptState::Free);
+        // One of an upstream at a time, and mostly one in all.
+        let stream = streams.find_map(|attempt| match attempt.transport {
             UpstreamTransport::Stream(kind) => Some((attempt.upstream, kind, attempt.serial)),
             UpstreamTransport::Udp => None,
         });
-        // One of an upstream at a time, and mostly one in all.
-        let Some((upstream, kind, serial)) = stream.last() else { return };
+        let Some((upstream, kind, serial)) = stream else { return };
         let cold = flight.cold();
         if cold.joins == MAX_JOINS {
             return;
