@@ -116,8 +116,7 @@ fn next_hands_over_to_the_next_stanza_that_matches() {
     }
 }
 
-/// The upstream that `next` selects has the query's whole time, regardless of earlier truncated
-/// replies.
+/// Regardless of earlier truncated replies.
 #[test]
 fn next_upstream_has_full_time() {
     for (after, expected, at) in [(3_700, NOERROR.ok(), 4_702), (3_900, None, 4_800)] {
@@ -261,7 +260,6 @@ fn that_all_are_down_counts_once_for_a_query() {
     assert_eq!(world.metrics.healthcheck_broken.get(), 1);
 }
 
-/// A failure names the upstream that was queried last.
 #[test]
 fn failure_names_last_upstream() {
     for upstreams in [vec![refuses(), refuses()], vec![silent(), refuses()], vec![refuses(), silent()]] {
@@ -485,7 +483,6 @@ fn a_list_swapped_while_a_query_runs_is_used_by_the_next() {
     assert!(stanza.set_upstreams(vec![first; 16]).is_err());
 }
 
-/// A shutdown returns all waiters.
 #[test]
 fn shutdown_returns_all_waiters() {
     let mut world = World::new(sequential(), vec![silent()]);
