@@ -35,7 +35,7 @@ const UNCHANGED: [(&str, &str, &str); 5] = [
 /// returns the buffers of the first list entirely or not at all. `kubernetes/tests/allocations.rs`
 /// (`relist_needs_little_memory`) and tests in `kubernetes-api` count allocations without this
 /// noise.
-const GROWTH: u64 = 512;
+const GROWTH: u64 = 1_024;
 
 /// They include every change and keep nothing that is deleted.
 #[test]
