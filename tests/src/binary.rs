@@ -23,8 +23,7 @@ pub fn binary() -> PathBuf {
 
 fn build() -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // As a part of the server's integration test: with the features of `cargo test --workspace`,
-    // so that nothing is compiled twice.
+    // As a part of the server's integration test: with features of the workspace's tests.
     cargo.args(["test", "--workspace", "--test", "transfers", "--no-run"]);
     cargo.args(["--message-format=json-render-diagnostics", "--quiet"]);
     if !cfg!(debug_assertions) {

@@ -35,6 +35,7 @@ impl BlockCache {
     }
 
     /// Whether answers to `name` may be stored.
+    #[inline]
     pub fn covers(&self, name: &Name) -> bool {
         self.spec.covers(name)
     }

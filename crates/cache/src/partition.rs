@@ -25,8 +25,6 @@ pub struct Partition {
 /// Result of a lookup. The reply is written for a hit, a prefetch and a stale answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheResult {
-    /// The zones of `cache` do not contain the name: it is not looked up.
-    OutOfZone,
     /// Not found; the reply is unchanged.
     Miss,
     /// A fresh answer.
@@ -83,7 +81,7 @@ impl Partition {
         reply: &mut Reply<'_>,
     ) -> CacheResult {
         if !spec.covers(&query.name) {
-            return CacheResult::OutOfZone;
+            return CacheResult::Miss;
         }
         let now = self.shards.milliseconds(now);
         let (key, shard) = self.shards.key(self.number, query);

@@ -41,8 +41,7 @@ impl Source for CacheSource {
         reply: &mut Reply<'_>,
         counters: ThreadCounters<'_>,
     ) -> Lookup {
-        let found = self.0.lookup(query, context.now, reply);
-        if found == CacheResult::OutOfZone {
+        if !self.0.covers(&query.name) {
             return Lookup::Pass;
         }
         counters.add(|zone| &zone.cache_requests);
@@ -50,7 +49,7 @@ impl Source for CacheSource {
             AnswerKind::Success => counters.add(|zone| &zone.cache_hits[0]),
             AnswerKind::Denial => counters.add(|zone| &zone.cache_hits[1]),
         };
-        match found {
+        match self.0.lookup(query, context.now, reply) {
             CacheResult::Hit { kind } => {
                 hit(kind);
                 Lookup::Answer
@@ -74,7 +73,7 @@ impl Source for CacheSource {
                 counters.add(|zone| &zone.cache_misses);
                 Lookup::Ask(Some(wait))
             }
-            CacheResult::Miss | CacheResult::OutOfZone => {
+            CacheResult::Miss => {
                 counters.add(|zone| &zone.cache_misses);
                 Lookup::Pass
             }
