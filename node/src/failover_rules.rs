@@ -24,7 +24,7 @@ use crate::nft::{Batch, Contents, Family, NftError, Set, Socket, TRANSPORT_KEY, 
 
 pub use leases::{DeathDetection, Leases};
 use leases::{HOLDERS, pid_of, renew};
-pub(crate) use stays::CILIUM_LINK;
+pub use stays::CILIUM_LINK;
 use stays::{CHAINS, CLIENTS, FAILOVER, SETS, TURNS, Turns, stays, zones_of};
 
 /// An address that clients query.

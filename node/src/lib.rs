@@ -2,21 +2,18 @@
 //! and systemd. Linux only.
 //!
 //! Must not know DNS messages, the Corefile or the query path, opens no socket that clients use,
-//! and imports no crate of this workspace but `files` and `sockets`.
+//! and imports no crate of this workspace but `sockets`.
 
 mod address;
 mod address_monitor;
 mod control_socket;
-mod dhcp_leases;
 mod diagnosis;
 mod escaped;
 mod failover_rules;
 mod firewall_conflicts;
-mod host_resolver;
 mod interface;
 mod iptables;
 mod nameservers;
-mod networkd;
 mod nft;
 mod port_owner;
 mod resolv_conf;
@@ -26,7 +23,6 @@ mod subprocess;
 mod systemd;
 mod systemd_jobs;
 mod time_wait;
-mod uplinks;
 
 use std::io;
 use std::net::IpAddr;
@@ -39,14 +35,12 @@ pub use address_monitor::{watch_addresses, watch_removals};
 pub use control_socket::{
     ControlCommand, ControlSocket, Doubt, ListenGuard, Peers, RunningServer, Unproven, remove_left_proofs,
 };
-pub use dhcp_leases::{DHCP_LEASES, dhcp_servers};
 pub use diagnosis::Diagnosis;
 pub use escaped::escaped;
 pub use failover_rules::{
-    Clients, DeathDetection, Fallback, Leases, Listener, NetAdminProof, Rules, TABLE, TableState,
+    CILIUM_LINK, Clients, DeathDetection, Fallback, Leases, Listener, NetAdminProof, Rules, TABLE, TableState,
 };
 pub use firewall_conflicts::{FirewallConflict, unseen_filters};
-pub use host_resolver::{HostResolver, HostResolverError, ReadServers};
 pub use interface::{
     Address, Interface, addresses_of, has_address, interfaces, is_local, leads_to, link_index, link_name,
     link_of, with_link,
@@ -58,10 +52,10 @@ pub use port_owner::{PortOwner, SocketKind, is_taken_over_udp, port_owner};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers, search_list};
 pub use socket_addr::{address, host_and_port, port_number, socket_address, split_port};
 pub use source_ports::SourcePorts;
+pub use subprocess::run as run_program;
 pub use systemd::Notifier;
 pub use systemd_jobs::Job;
 pub use time_wait::destroy_closed_connections;
-pub use uplinks::Uplinks;
 
 /// An error of the host.
 #[derive(Debug, thiserror::Error)]

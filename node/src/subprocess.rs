@@ -14,7 +14,7 @@ use crate::escaped;
 ///
 /// # Errors
 /// If it does not exist, fails, or takes longer: then it is killed.
-pub(crate) fn run(program: &str, args: &[&str], input: &str) -> io::Result<String> {
+pub fn run(program: &str, args: &[&str], input: &str) -> io::Result<String> {
     run_within(OsStr::new(program), args, input, PATIENCE)
 }
 

@@ -6,9 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::peers::{HANDS_OVER_KEY, ask, in_words, notes};
-use node::{
-    Doubt, HostResolver, Job, NetAdminProof, NftError, Peers, Rules, RunningServer, Unproven, escaped,
-};
+use crate::host_resolver::HostResolver;
+use node::{Doubt, Job, NetAdminProof, NftError, Peers, Rules, RunningServer, Unproven, escaped};
 
 /// Removed and remaining things.
 #[derive(Debug, Default)]

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::uplinks::Uplinks;
 use ipnet::IpNet;
-use node::{Clients, Diagnosis, Rules, Uplinks};
+use node::{Clients, Diagnosis, Rules};
 use serde_json::{Value, json};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;

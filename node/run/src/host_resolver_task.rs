@@ -9,8 +9,9 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
+use crate::host_resolver::{HostResolver, HostResolverError};
 use crate::upstream_discovery;
-use node::{Diagnosis, HostResolver, HostResolverError, Listener};
+use node::{Diagnosis, Listener};
 
 /// The state of the host-resolver setting.
 #[derive(Debug)]

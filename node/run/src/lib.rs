@@ -11,20 +11,24 @@
 mod aks_files;
 mod annotate;
 mod corefile_requirements;
+mod dhcp_leases;
 mod dns_probe;
 mod down;
 pub mod exporter;
 mod failover;
 mod finding;
 mod foreign_addresses;
+mod host_resolver;
 mod host_resolver_task;
 mod iptables;
 mod lease;
 mod lease_state;
+mod networkd;
 mod peers;
 mod report;
 pub mod self_probe;
 mod up;
+mod uplinks;
 pub mod upstream_discovery;
 
 use std::net::IpAddr;
@@ -33,13 +37,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::Located;
-use node::{Diagnosis, Fallback, HostResolver, Iptables, LinkName, Listener};
+use node::{Diagnosis, Fallback, Iptables, LinkName, Listener};
 use wire::Name;
 
 pub use annotate::Annotation;
 pub use corefile_requirements::{discovery, listed, listed_now, needs_list};
 pub use down::{down, stopped};
 pub use failover::FailoverClients;
+pub use host_resolver::HostResolver;
 pub use lease::{LeaseManager, Readiness, ReloadStatus, StopMode};
 pub use lease_state::LeaseState;
 pub use report::{NodeStatus, STATUS_FORMAT};

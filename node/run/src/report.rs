@@ -6,7 +6,8 @@ mod rules;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use node::{Diagnosis, Fallback, FirewallConflict, HostResolver, Listener, NftError, Rules};
+use crate::host_resolver::HostResolver;
+use node::{Diagnosis, Fallback, FirewallConflict, Listener, NftError, Rules};
 use serde_json::{Value, json};
 
 use super::dns_probe::answering;

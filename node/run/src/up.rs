@@ -4,7 +4,8 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 
-use node::{AddressPolicy, EnsuredAddress, HostResolver, Listener, NftError, Rules, WIRE_SERVER};
+use crate::host_resolver::HostResolver;
+use node::{AddressPolicy, EnsuredAddress, Listener, NftError, Rules, WIRE_SERVER};
 use tokio::runtime::Runtime;
 
 use super::failover::FailoverScope;

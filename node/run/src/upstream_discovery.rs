@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use files::FileRead;
 
-use node::{LINK, ListText, Upstreams, Usable, WIRE_SERVER, dhcp_servers, link_of};
+use crate::dhcp_leases::dhcp_servers;
+use node::{LINK, ListText, Upstreams, Usable, WIRE_SERVER, link_of};
 
 /// Whether an address is this server's.
 pub type IsOurs<'o> = &'o dyn Fn(IpAddr) -> bool;

@@ -151,7 +151,7 @@ pub(super) const CHAINS: [Chain; 8] = [
 /// The chain of queries that no server takes, which redirects those of clients that fail over.
 pub(super) const CLIENTS: &str = "clients";
 /// Cilium's link to this node's pods, unless it has a route for each of them.
-pub(crate) const CILIUM_LINK: &str = "cilium_host";
+pub const CILIUM_LINK: &str = "cilium_host";
 /// The chain that redirects queries.
 pub(super) const FAILOVER: &str = "failover";
 /// The table's sets that do not change after it is written.

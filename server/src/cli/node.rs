@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::node::{HostResolver, LINK, LinkName};
+use ::node::{LINK, LinkName};
 use admin::AdminAddress;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::{Invocation, NodeCommand, flag, flags, served, shared};
-use node_run::{Annotation, AtStop, FailoverClients, NodeSettings, RuleSet};
+use node_run::{Annotation, AtStop, FailoverClients, HostResolver, NodeSettings, RuleSet};
 
 pub(super) fn command() -> Command {
     Command::new("node")

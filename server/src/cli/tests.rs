@@ -112,7 +112,7 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
     let rules = RuleSet::Iptables(::node::Iptables::NodeCache(8081));
     assert_eq!((settings.rules, settings.lease, settings.mark), (rules, None, 7));
     assert_eq!((settings.masquerade, settings.link.as_str()), (false, "dns0"));
-    assert_eq!(settings.host_resolver, ::node::HostResolver::None);
+    assert_eq!(settings.host_resolver, node_run::HostResolver::None);
     let networks = ["10.1.0.0/16", "fd01::/64"].map(|network| network.parse().expect("a network"));
     assert_eq!(settings.failover_clients, FailoverClients::In(networks.into()));
     assert!(settings.acl_fails_closed);

@@ -135,7 +135,7 @@ fn irrecoverable_resolv_conf_is_reported() {
         assert_eq!(printed.matches(UNKEPT).count(), 1, "{printed}");
         // The check that the server makes every 30 s to report a removal.
         let ours = A.parse().expect("an address");
-        assert!(node::HostResolver::ResolvConf.is_put(Path::new("/etc/resolv.conf"), ours));
+        assert!(node_run::HostResolver::ResolvConf.is_put(Path::new("/etc/resolv.conf"), ours));
         drop(server);
         let (code, printed) = machine.tries_down();
         assert_eq!(code, Some(1), "{printed}");

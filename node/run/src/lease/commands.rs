@@ -187,7 +187,7 @@ impl LeaseThread {
             "upstreams_asked": reloads.needs_list,
             "upstreams_from": match self.discovery.origin() {
                 ListOrigin::Nowhere => None,
-                ListOrigin::Leases => Some(Path::new(node::DHCP_LEASES)),
+                ListOrigin::Leases => Some(Path::new(crate::dhcp_leases::DHCP_LEASES)),
                 ListOrigin::File => Some(self.settings.upstreams.as_path()),
                 ListOrigin::Kept => Some(Path::new(upstream_discovery::KEPT)),
             },

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::time::Duration;
 
-use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::time::TimeVal;
 use rtnetlink::packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NlasIterator};
 use rtnetlink::sys::constants::NETLINK_ROUTE;
 use rtnetlink::sys::{Socket, SocketAddr};
+use socket2::SockRef;
 
 /// The links of each object, by its id; of a group, those of its members. Blocks.
 ///
@@ -18,7 +17,7 @@ pub(super) fn all() -> io::Result<BTreeMap<u32, Vec<u32>>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(2, 0))?;
+    SockRef::from(&socket).set_read_timeout(Some(Duration::from_secs(2)))?;
     socket.send(&request(), 0)?;
     let mut nexthops = Vec::new();
     loop {

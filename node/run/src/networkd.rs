@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use crate::link_index;
-use crate::subprocess::run;
+use node::link_index;
+use node::run_program as run;
 
 /// A link's state.
 #[derive(Debug, Default, PartialEq, Eq)]

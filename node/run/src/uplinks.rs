@@ -14,17 +14,16 @@ use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessa
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
 
-use crate::NodeError;
-use crate::failover_rules::CILIUM_LINK;
+use node::{CILIUM_LINK, NodeError};
 
 /// The names of these links, sorted. Outside hosts arrive over them; links of pods are not among
 /// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Uplinks {
+pub(crate) struct Uplinks {
     /// Those without pods.
-    pub alone: Vec<String>,
+    pub(crate) alone: Vec<String>,
     /// Bridges, which may have pods as well: Azure CNI's azure0, OVN's br-ex.
-    pub shared: Vec<String>,
+    pub(crate) shared: Vec<String>,
 }
 
 impl Uplinks {
@@ -34,7 +33,7 @@ impl Uplinks {
     ///
     /// # Errors
     /// If the kernel does not list its links, routes or nexthops.
-    pub fn now(kept: &[String]) -> Result<Self, NodeError> {
+    pub(crate) fn now(kept: &[String]) -> Result<Self, NodeError> {
         let looks = || -> io::Result<Self> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let (links, routes) = runtime.block_on(async {

@@ -8,12 +8,12 @@ use crate::networkd::{NETWORKD_STATE, text_of, value};
 
 /// These servers, separated by spaces, as in the leases: in the links' order, unfiltered. Empty
 /// without our drop-in.
-pub fn dhcp_servers() -> String {
+pub(crate) fn dhcp_servers() -> String {
     servers_of(Path::new(NETWORKD_STATE), &host_resolver::turned_networks())
 }
 
 /// The directory of networkd's DHCP leases.
-pub const DHCP_LEASES: &str = "/run/systemd/netif/leases";
+pub(crate) const DHCP_LEASES: &str = "/run/systemd/netif/leases";
 
 fn servers_of(state: &Path, networks: &[String]) -> String {
     if networks.is_empty() {

@@ -15,8 +15,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::networkd::{NETWORKD_STATE, NetworkdLink};
-use crate::subprocess::run;
-use crate::{Diagnosis, Usable, WIRE_SERVER, escaped, link_of};
+use node::run_program as run;
+use node::{Diagnosis, Usable, WIRE_SERVER, escaped, link_of};
 use resolv_conf_file::OwnFile;
 
 /// The mechanism that sends the host's lookups to the server.
@@ -131,7 +131,7 @@ impl From<&HostResolverError> for Diagnosis {
 }
 
 /// Reads the resolv.conf with the network's name servers, within a file's time limit.
-pub type ReadServers<'r> = &'r dyn Fn() -> io::Result<String>;
+pub(crate) type ReadServers<'r> = &'r dyn Fn() -> io::Result<String>;
 
 type Result<T> = std::result::Result<T, HostResolverError>;
 
@@ -348,7 +348,7 @@ fn uplink(upstreams: ReadServers<'_>, ours: IpAddr) -> Option<String> {
         let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let socket = UdpSocket::bind((any, 0)).ok()?;
         socket.connect(server).ok()?;
-        link_of(socket.local_addr().ok()?.ip()).filter(|link| link != "lo" && link != crate::LINK)
+        link_of(socket.local_addr().ok()?.ip()).filter(|link| link != "lo" && link != node::LINK)
     })
 }
 

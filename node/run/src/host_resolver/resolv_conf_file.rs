@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::{HostResolverError, RESOLV_CONF, Result, names, replace, write};
-use crate::resolv_conf::name_servers;
-use crate::{added_addresses, link_of};
+use node::{added_addresses, link_of, name_servers};
 
 /// The file, and the copies of its original text.
 pub(super) struct OwnFile {
