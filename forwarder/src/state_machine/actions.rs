@@ -93,7 +93,7 @@ pub enum Action<'a, W> {
     Exchange(Exchange<'a>),
     /// Cancel an exchange: its result would change nothing.
     Cancel(Arc<Upstream>, StreamKind, ExchangeId),
-    /// Have an exchange that waits for a connection use the quota of another client of its flight.
+    /// Count an exchange that waits for a connection for another client of its flight.
     Join {
         /// The exchange's upstream.
         upstream: Arc<Upstream>,

@@ -465,7 +465,7 @@ impl<W> Forwarder<W> {
     }
 }
 
-/// Clients of a flight whose quotas its exchange may use.
+/// The number of joining clients for which a flight's waiting exchange is counted instead.
 const MAX_JOINS: u8 = 8;
 /// Attempts that may fail in one query whatever the stanza sets: a refusal takes microseconds, and
 /// the deadline alone would allow a hundred thousand.

@@ -88,8 +88,9 @@ pub(super) struct ColdState {
     pub(super) down: bool,
     /// Serial and upstream of the last attempt that failed and was freed.
     pub(super) failed: Option<(u8, u8)>,
-    /// The client that joined last and whose quota of connections is used, and how many did.
+    /// The last joining client, which exchanges are counted for instead of the first one.
     pub(super) joined: Option<ClientId>,
+    /// The number of such clients so far.
     pub(super) joins: u8,
 }
 

@@ -43,7 +43,7 @@ pub(super) enum StreamRequest {
     Exchange(AttemptId),
     /// Cancel an exchange.
     Cancel(Arc<Upstream>, StreamKind, ExchangeId),
-    /// Have an exchange use this client's quota.
+    /// Count an exchange for this client.
     Join {
         upstream: Arc<Upstream>,
         kind: StreamKind,

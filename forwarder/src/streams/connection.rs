@@ -95,8 +95,6 @@ struct Pending {
     is_behind: bool,
     /// Whether a client waits for it, or for the query that it is a copy of.
     is_wanted: bool,
-    /// Whether it was sent so late that a silent upstream is no failure of the upstream.
-    is_late: bool,
 }
 
 /// Why a connection ended.
@@ -232,9 +230,8 @@ impl Connection {
             self.last_read = now;
         }
         self.serial += 1;
-        let is_late = now >= request.submitted + LATE || request.give_up_at < now + SHORT;
         let serial = self.serial;
-        let pending = Pending { request, sent: now, serial, is_behind, is_wanted: true, is_late };
+        let pending = Pending { request, sent: now, serial, is_behind, is_wanted: true };
         self.pending.insert(id, pending);
     }
 
@@ -305,8 +302,8 @@ impl Connection {
     fn report_late(&mut self, now: Instant) {
         let upstream = self.destination.upstream.address();
         for pending in self.pending.values_mut() {
-            let Pending { request, is_wanted, is_late, .. } = pending;
-            if *is_wanted && *is_late && !request.is_copy && expiry(request) <= now {
+            let Pending { request, is_wanted, .. } = pending;
+            if *is_wanted && request.is_late && !request.is_copy && expiry(request) <= now {
                 self.pools.deliver(request.id, Err(ExchangeError::Overloaded { upstream }));
                 request.place = None;
                 // Its result is delivered.
@@ -434,7 +431,7 @@ impl Pending {
     /// When its next deadline is.
     fn next_due(&self) -> Instant {
         let Request { give_up_at, deadline, .. } = self.request;
-        match (self.is_wanted, self.is_late) {
+        match (self.is_wanted, self.request.is_late) {
             (true, true) => expiry(&self.request).min(deadline),
             (true, false) => give_up_at.min(deadline),
             (false, _) => deadline,
@@ -454,10 +451,6 @@ const STALL: Duration = Duration::from_millis(400);
 /// arrived after the other's reply in less than half of that distance, was blocked by it.
 const DELAYED: Duration = Duration::from_millis(100);
 const APART: Duration = Duration::from_millis(20);
-/// A query that waited this long for its connection, or has less than this left until its client
-/// gives up, was sent late. The second transmission of a silent upstream has 2.8 s left.
-const LATE: Duration = Duration::from_millis(500);
-const SHORT: Duration = Duration::from_millis(2_500);
 /// How long a retired connection waits for the upstream to close it.
 const LINGER: Duration = Duration::from_millis(200);
 /// Buffer for reading, and unwritten bytes above which queries wait in the queue.

@@ -72,8 +72,10 @@ pub(crate) struct Request {
     pub(crate) place: Option<Place>,
     /// A copy, sent to see in which order replies arrive: its failure is ignored.
     pub(crate) is_copy: bool,
-    /// When it was submitted.
-    pub(crate) submitted: Instant,
+    /// Since when it waits for a connection, or waited for the one that it has.
+    pub(crate) waiting_since: Instant,
+    /// Whether it got its connection so late that a silent upstream is no failure of the upstream.
+    pub(crate) is_late: bool,
     /// When its clients are answered with a failure.
     pub(crate) give_up_at: Instant,
     /// After this the reply is of no use to the cache either.
@@ -134,7 +136,8 @@ impl Streams {
             client: exchange.client,
             place: Place::take(exchange.upstream, exchange.client),
             is_copy: false,
-            submitted: Instant::now(),
+            waiting_since: Instant::now(),
+            is_late: false,
             give_up_at: Instant::from_std(exchange.give_up_at),
             deadline: Instant::from_std(exchange.deadline),
         };
@@ -158,7 +161,7 @@ impl Streams {
         }
     }
 
-    /// Has an exchange use the quota of this client too, if it waits for a connection.
+    /// Counts an exchange for this client, if it waits for a connection and the client has room.
     pub fn join(
         &self,
         worker: usize,
@@ -277,6 +280,9 @@ impl ConnectionPools {
         request: Request,
         choice: Choice,
     ) {
+        let now = Instant::now();
+        let mut request = request;
+        request.is_late = now >= request.waiting_since + LATE || request.give_up_at < now + SHORT;
         let proto = match destination.kind {
             StreamKind::Tcp => UpstreamProto::Tcp,
             StreamKind::Tls => UpstreamProto::Tls,
@@ -334,7 +340,7 @@ impl ConnectionPools {
         let Some(links) = pools.get_mut(&destination.key()) else { return };
         for request in requests {
             links.pool.answered(lane, request.id, None, now);
-            links.pool.wait(request, true);
+            links.pool.wait(Request { waiting_since: now, ..request }, true);
         }
         links.pool.answers_in_order(now);
         self.go_on(destination, links, now);
@@ -356,7 +362,7 @@ impl ConnectionPools {
         let again = links.pool.closed(lane, why, now);
         for request in left.into_iter().rev() {
             if again && request.place.is_some() && now < request.give_up_at {
-                links.pool.wait(request, true);
+                links.pool.wait(Request { waiting_since: now, ..request }, true);
             } else if !request.is_copy {
                 self.deliver(request.id, Err(error.clone()));
             }
@@ -380,5 +386,10 @@ impl Request {
     }
 }
 
+/// A query that waited this long for its connection, or then has less than [`SHORT`] until its
+/// client gives up, got it late.
+const LATE: Duration = Duration::from_millis(500);
+/// The second transmission to a silent upstream has 2.8 s.
+const SHORT: Duration = Duration::from_millis(2_500);
 /// How long until waiting queries may try to open a connection again.
 const WAKE: Duration = Duration::from_millis(10);

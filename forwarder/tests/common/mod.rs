@@ -127,7 +127,7 @@ pub struct Net {
     pub close_panics: bool,
     /// The number of cancelled exchanges.
     pub cancelled: usize,
-    /// Clients whose quota an exchange may use, too.
+    /// Clients that joined a flight, and for which its exchange is counted from then on.
     pub joined: Vec<ClientId>,
     pub got: Vec<Got>,
     pub done: Vec<Done>,

@@ -95,11 +95,11 @@ async fn joined_query_uses_the_other_clients_quota() {
     let mut asker = Asker::new(address, None);
     assert_eq!(fill(&mut asker, 0..100).await, 0);
     asker.send(10_000);
-    tokio::time::sleep(ms(100)).await;
-    assert_eq!(asker.results.len(), 0);
-    for client in [1, 2] {
+    let waiting = asker.upstream.metrics().waiting_for_connection();
+    for (client, leaves) in [(1, 0), (2, 1)] {
         let (id, client) = (ExchangeId::from_bits(10_000), ClientId::of(client));
         asker.streams.join(7, &asker.upstream, asker.kind, asker.limits, id, client);
+        assert_eq!(asker.upstream.metrics().waiting_for_connection(), waiting - leaves);
     }
     let (id, result) = asker.next().await;
     assert_eq!(id, 10_000);
