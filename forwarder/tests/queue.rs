@@ -7,9 +7,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use client_quota::ClientId;
 use forwarder::StanzaSpec;
 
-use common::{Asked, Does, World, answer, answers, message, ms, sequential, silent};
+use common::{Asked, Does, Question, World, answer, answers, message, ms, sequential, silent};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
@@ -290,4 +291,21 @@ fn a_query_that_waited_for_a_connection_was_not_sent() {
     world.run_for(ms(5_000));
     let failure = world.result(waiter).outcome.as_ref().unwrap_err();
     assert!(failure.starts_with("too many queries in flight to"), "{failure}");
+}
+
+/// A joining client is counted for the exchange, the first one is not, and eight are enough.
+#[test]
+fn joining_clients_are_counted_for_the_exchange() {
+    let spec = StanzaSpec { force_tcp: true, ..sequential() };
+    let mut world = World::new(spec, vec![silent()]);
+    for asker in [1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10] {
+        world.ask_with(Question { asker, ..Question::new("example.org") }).unwrap();
+    }
+    assert_eq!(world.net.joined, (2..10).map(ClientId::of).collect::<Vec<_>>());
+    // Over UDP there is no connection to wait for.
+    let mut world = World::new(sequential(), vec![silent()]);
+    for asker in [1, 2] {
+        world.ask_with(Question { asker, ..Question::new("example.org") }).unwrap();
+    }
+    assert_eq!(world.net.joined, []);
 }
