@@ -181,7 +181,7 @@ fn load_payload(parts: &[Payload], query: &Query<'_>, registers: &mut Registers)
         // A value of unknown octets overwrites all that it is as long as.
         let value = query.header(base, offset, length);
         if value.is_none() {
-            registers.load(register, Some(Value::Known(vec![0; length as usize])));
+            registers.load(register, Some(Value::Known(vec![0; length.min(LONGEST) as usize])));
         }
         registers.load(register, value);
     }
@@ -370,6 +370,8 @@ fn octets(attribute: &DefaultNla) -> Vec<u8> {
     octets
 }
 
+/// All registers together have 80 bytes.
+const LONGEST: u32 = 80;
 // The kernel's include/uapi/linux/netfilter.h and nf_tables.h.
 pub(super) const NF_DROP: u32 = 0;
 const NF_ACCEPT: u32 = 1;
