@@ -196,7 +196,7 @@ impl Rules {
         Ok([true, false].into_iter().any(|by_socket| there.is_of(&table(by_socket), &SETS)))
     }
 
-    /// The addresses in the existing table, regardless of its author, with their fallbacks.
+    /// The addresses in the existing table, which any process may have created, with their fallbacks.
     ///
     /// # Errors
     /// If the kernel does not return it.
@@ -204,7 +204,8 @@ impl Rules {
         Ok(self.contents()?.replaced(FAILOVER))
     }
 
-    /// The links in the existing table whose clients do not fail over, regardless of its author.
+    /// The links in the existing table, which any process may have created, whose clients do not fail
+    /// over.
     ///
     /// # Errors
     /// If the kernel does not return it.

@@ -136,7 +136,7 @@ fn drops(
             continue;
         }
         let destinations = destinations(listeners, *family, way);
-        // On the way out, another program may have replaced the destination.
+        // DNAT of another program may have replaced the destination of a query to the fallback.
         let passing: Vec<_> = match way {
             Way::ToUs | Way::FromUs => destinations.iter().map(|ip| (Some(*ip), vec![*ip])).collect(),
             Way::Out if destinations.is_empty() => Vec::new(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// A path of the configuration, and its text for messages, the log and status pages.
 ///
-/// The two differ where the configuration has a variable (`{$FILE}`), whose value may be a secret.
+/// They differ where the configuration has a variable (`{$FILE}`): its value may be a secret.
 /// [`display`](Self::display) hides [`Path::display`], so that no page prints the value; equal are
 /// those with equal paths and texts.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -66,7 +66,7 @@ pub(crate) fn began_earlier(client: IpAddr, now: Instant) -> Instant {
     now.checked_sub(ago.unwrap_or_default()).unwrap_or(now)
 }
 
-/// Whether a worker has been blocked, of the server whose own probe asks for this name.
+/// Whether a worker of this server, named as in [`HALTED`], has blocked.
 pub(crate) fn is_halted(server: &Name) -> bool {
     HALTS.lock().unwrap_or_else(PoisonError::into_inner).contains(&server.to_string())
 }

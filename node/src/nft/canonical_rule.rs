@@ -179,7 +179,7 @@ impl Contents {
         of_chain.filter_map(|rule| Some((rule.addresses("cmp").next()?, number(&rule)?))).collect()
     }
 
-    /// The links whose packets a chain accepts, by `iifname NAME accept`.
+    /// Names of links of a chain's rules `iifname NAME accept`.
     pub(crate) fn accepted_links(&self, chain: &str) -> Vec<String> {
         let of_chain = self.rules.iter().map(|rule| Shape::of(rule)).filter(|rule| rule.chain == chain);
         let link = |rule: Shape| match rule.expressions.as_slice() {

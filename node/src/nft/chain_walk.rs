@@ -45,7 +45,7 @@ pub(crate) struct ChainWalk<'s> {
     table: String,
     rules: BTreeMap<String, Rc<Vec<Rule>>>,
     sets: BTreeMap<String, Option<Vec<Element>>>,
-    /// The first rule that may drop the query, or whose effect is not known.
+    /// The first rule that may drop the query: its conditions or its verdict cannot be evaluated.
     may_drop: Option<Place>,
     /// Rules left to look at.
     left: usize,

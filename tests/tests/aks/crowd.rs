@@ -44,7 +44,7 @@ fn announced_lengths_take_no_memory() {
     isolated(|| in_little_memory(&[0xff, 0xff]));
 }
 
-/// Long messages whose end never arrives take little memory.
+/// Long messages that are never completed take little memory.
 #[test]
 fn unfinished_messages_take_little_memory() {
     let _turn = turn();

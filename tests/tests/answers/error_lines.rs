@@ -132,13 +132,13 @@ pub(crate) fn differences(program: &Path) -> Vec<String> {
         let coredns = CoreDns::start(program, &text(ip));
         let lines = ask(ip, asks, theirs.len(), &words, || coredns.log());
         if lines != *theirs {
-            found.push(format!("[{directives}] CoreDNS tells {lines:#?}"));
+            found.push(format!("[{directives}] CoreDNS logs {lines:#?}"));
         }
         let ip = fresh_ip();
         let server = Server::start(&text(ip));
         let lines = ask(ip, asks, ours.len(), &words, || server.log_text());
         if lines != *ours {
-            found.push(format!("[{directives}] localdns tells {lines:#?}"));
+            found.push(format!("[{directives}] localdns logs {lines:#?}"));
         }
     }
     drop(rest);
