@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::binary::binary;
 use crate::clock::steadily;
+use crate::command::output;
 use crate::place::{privileged, tempdir};
-use crate::server::output;
 
 /// Runs `body`, the whole of the calling test, in its own namespaces: it is root, `lo` is up, no
 /// other link exists, `/etc` is a small private copy and every port is free. All processes that it

@@ -7,8 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::binary::binary;
+use crate::command::output;
 use crate::isolated::{skip, tool};
-use crate::server::{Options, output};
+use crate::server::Options;
 
 /// A library preloaded into a program that changes its requests to nftables: a feature that the
 /// older kernel lacks is requested in a form that this kernel does not know either. So each refusal

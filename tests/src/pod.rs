@@ -12,9 +12,9 @@ use tempfile::TempDir;
 
 use crate::binary::binary;
 use crate::clock::eventually;
+use crate::command::signal;
 use crate::lock::lock;
 use crate::place::tempdir;
-use crate::server::signal;
 
 /// One container; it ends when dropped.
 pub struct Pod {

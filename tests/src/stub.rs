@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::command::output;
 use crate::isolated::{lacking, tool};
-use crate::server::output;
 
 /// A program that prints the addresses of its argument, one a line.
 #[derive(Debug)]

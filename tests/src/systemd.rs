@@ -9,9 +9,9 @@ use tempfile::TempDir;
 
 use crate::binary::binary;
 use crate::clock::eventually;
+use crate::command::{output, signal};
 use crate::isolated::{lacking, skip, tool};
 use crate::place::{privileged, tempdir};
-use crate::server::{output, signal};
 
 /// A systemd with the shipped units: init of its own process tree, in its own control groups. It
 /// shares the test's network and `/etc`, and ends when dropped.

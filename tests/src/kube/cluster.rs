@@ -11,9 +11,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::clock::eventually;
+use crate::command::output;
 use crate::isolated::{lacking, tool};
 use crate::place::tempdir;
-use crate::server::output;
 
 /// An API at 127.0.0.1:6443, with no objects but its own. For use within
 /// [`isolated`](crate::isolated()) alone.
