@@ -16,6 +16,8 @@ use client_quota::{ClientId, ClientQuota};
 pub struct StanzaSpec {
     /// `forward FROM ...`: names at or below it are forwarded. Default the root.
     pub from: Name,
+    /// `FROM` as written, if it has the value of an environment variable.
+    pub shown_from: Option<Arc<str>>,
     /// `except`: names at or below these are not forwarded, save `from` itself.
     pub except: Vec<Name>,
     /// `policy`. Default random.
@@ -54,6 +56,7 @@ impl Default for StanzaSpec {
     fn default() -> Self {
         Self {
             from: Name::ROOT,
+            shown_from: None,
             except: Vec::new(),
             policy: Policy::default(),
             max_fails: 2,
@@ -69,6 +72,13 @@ impl Default for StanzaSpec {
             read_timeout: Duration::from_secs(2),
             max_connect_attempts: None,
         }
+    }
+}
+
+impl StanzaSpec {
+    /// The text of `from` for messages.
+    pub fn from_text(&self) -> String {
+        self.shown_from.as_ref().map_or_else(|| self.from.to_string(), ToString::to_string)
     }
 }
 

@@ -38,7 +38,7 @@ fn scope_compares_outside_names() {
 fn zones_label_of_metrics() {
     let scene = Scene::new("a.example b.example {\nbind 127.0.0.1\ncache\nforward . 192.0.2.53\n}\n");
     let cache = scene.configuration.blocks[0].pipeline.forwarding().unwrap().cache.as_ref().unwrap();
-    assert_eq!(configuration::zones_label(cache.zones()), "a.example.,b.example.");
+    assert_eq!(configuration::zones_label(cache.spec(), cache.zones()), "a.example.,b.example.");
 }
 
 #[test]

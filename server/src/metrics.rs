@@ -97,7 +97,7 @@ fn caches(running: &ServerState, into: &mut Families) {
         {
             continue;
         }
-        let zones = configuration::zones_label(cache.zones());
+        let zones = configuration::zones_label(cache.spec(), cache.zones());
         plugins::cache::metrics::collect_block(cache, &zone.server, &zones, into);
     }
 }

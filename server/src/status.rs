@@ -156,7 +156,7 @@ fn partitions(configuration: &Configuration) -> Vec<Value> {
         let cache = block.pipeline.forwarding()?.cache.as_ref()?;
         Some(json!({
             "server": block.first_server,
-            "zones": configuration::zones_label(cache.zones()),
+            "zones": configuration::zones_label(cache.spec(), cache.zones()),
             "success": cache.entries(AnswerKind::Success),
             "denial": cache.entries(AnswerKind::Denial),
         }))

@@ -11,6 +11,9 @@ pub struct CacheSpec {
     /// `cache .. [ZONES]`: names outside of all of these are neither stored nor looked up. Empty:
     /// every name.
     pub zones: Vec<Name>,
+    /// The zones as text, for metrics and status, if one of them has the value of an environment
+    /// variable.
+    pub shown_zones: Option<String>,
     /// `success CAPACITY [TTL] [MINTTL]`; maximum TTL 3600 s by default.
     pub success: StoreLimits,
     /// `denial CAPACITY [TTL] [MINTTL]`; maximum TTL 1800 s by default.
@@ -130,6 +133,7 @@ impl Default for CacheSpec {
     fn default() -> Self {
         Self {
             zones: Vec::new(),
+            shown_zones: None,
             success: StoreLimits { capacity: DEFAULT_CAPACITY, max_ttl: 3600, min_ttl: 5 },
             denial: StoreLimits { capacity: DEFAULT_CAPACITY, max_ttl: 1800, min_ttl: 5 },
             servfail: Duration::from_secs(5),

@@ -75,7 +75,7 @@ impl Configuration {
                 let plugin = plugin_cfg::named_by_metrics(&block.directives);
                 let cache_zones = spec.blocks[index]
                     .get()
-                    .map(|cache: &CacheSpec| zones_label(&cache.zones))
+                    .map(|cache: &CacheSpec| zones_label(cache, &cache.zones))
                     .unwrap_or_default();
                 let labels = ZoneLabels {
                     server: server.clone(),
@@ -310,9 +310,10 @@ fn endpoint_plan(
     Ok(EndpointPlan { served, timeouts, tls })
 }
 
-/// The value of the metric label `zones`.
-pub fn zones_label(zones: &[Name]) -> String {
-    zones.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+/// The value of the metric label `zones`: those of a `cache`, without values of environment variables.
+pub fn zones_label(cache: &CacheSpec, zones: &[Name]) -> String {
+    let text = || zones.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    cache.shown_zones.clone().unwrap_or_else(text)
 }
 
 fn unique(addresses: impl Iterator<Item = AdminAddress>) -> Vec<AdminAddress> {

@@ -84,7 +84,7 @@ pub fn recheck(configuration: &Configuration, logger: &Logger) {
             match looping.len() == checked.known.len() {
                 true => logger.error(
                     None,
-                    &format!("{warning}; no upstream of `forward {}` is left", stanza.spec().from),
+                    &format!("{warning}; no upstream of `forward {}` is left", stanza.spec().from_text()),
                 ),
                 false => logger.warning(None, &warning),
             }

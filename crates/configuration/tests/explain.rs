@@ -242,7 +242,7 @@ fn explain_step_that_answers() {
             rules,
             "a.b.test",
             RType::A,
-            format!("forward: `rewrite stop name a.b.test c.b.test`: c.b.test. A is sought; {asks}"),
+            format!("forward: `rewrite stop name a.b.test c.b.test`: c.b.test. A is looked up; {asks}"),
         ),
         (rules, "other.test", RType::A, format!("forward: {of_all}; {asks}")),
         (

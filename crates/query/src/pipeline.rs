@@ -161,7 +161,11 @@ impl Pipeline {
     pub fn explain(&self, effective: &mut EffectiveQuery<'_>, zone: &Name) -> (Cow<'static, str>, String) {
         let mut passed = String::new();
         for (step, name) in self.steps.iter().zip(&self.step_names) {
-            if let Some(end) = end(name, step.explain(effective, None), &mut passed) {
+            // The step that makes the name does not print it itself.
+            let hides_name = effective.hides_name;
+            let explanation = step.explain(effective, None);
+            let explanation = if hides_name { without_name(explanation, effective) } else { explanation };
+            if let Some(end) = end(name, explanation, &mut passed) {
                 return end;
             }
         }
@@ -169,7 +173,7 @@ impl Pipeline {
         if matches!(effective.client_query().rtype, RType::AXFR | RType::IXFR) {
             return self.explain_transfer(effective, passed);
         }
-        if let Some(end) = ends(&self.sources, query, &mut passed) {
+        if let Some(end) = ends(&self.sources, effective, &mut passed) {
             return end;
         }
         if let Some(forwarding) = &self.forwarding
@@ -177,7 +181,7 @@ impl Pipeline {
         {
             return (plugin, passed + &why);
         }
-        if let Some(end) = ends(&self.tail, query, &mut passed) {
+        if let Some(end) = ends(&self.tail, effective, &mut passed) {
             return end;
         }
         let names = if query.name == *zone {
@@ -222,10 +226,44 @@ impl Pipeline {
 /// The first of these at which a query ends; explanations of the others are appended to `passed`.
 fn ends(
     sources: &[NamedSource],
-    query: &Query<'_>,
+    effective: &EffectiveQuery<'_>,
     passed: &mut String,
 ) -> Option<(Cow<'static, str>, String)> {
-    sources.iter().find_map(|NamedSource { name, source }| end(name, source.explain(query), passed))
+    let query = &effective.query();
+    sources.iter().find_map(|NamedSource { name, source }| {
+        end(name, without_name(source.explain(query), effective), passed)
+    })
+}
+
+/// The explanation without its text if that has a label of a name with the value of an environment
+/// variable, which may be a secret, that the client's name does not have.
+fn without_name(explanation: Explanation, effective: &EffectiveQuery<'_>) -> Explanation {
+    if !effective.hides_name {
+        return explanation;
+    }
+    let lower = |text: &str| text.to_ascii_lowercase();
+    let (made, asked) =
+        (lower(&effective.name().to_string()), lower(&effective.client_query().name.to_string()));
+    let has_label = |text: &str| {
+        let text = lower(text);
+        let mut own =
+            made.split('.').filter(|label| !label.is_empty() && asked.split('.').all(|own| own != *label));
+        own.any(|label| has_word(&text, label))
+    };
+    let hidden = || "why is not shown: it names what `rewrite` makes of a variable's value".to_owned();
+    match explanation {
+        Explanation::Ends(why) if has_label(&why) => Explanation::Ends(hidden()),
+        Explanation::Passes(Some(why)) if has_label(&why) => Explanation::Passes(Some(hidden())),
+        shown => shown,
+    }
+}
+
+/// Whether the text has the word, and not as a part of a longer one.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_part = |next: Option<char>| next.is_some_and(char::is_alphanumeric);
+    text.match_indices(word).any(|(at, _)| {
+        !is_part(text[..at].chars().next_back()) && !is_part(text[at + word.len()..].chars().next())
+    })
 }
 
 /// This plugin and why, if the query ends here; else its explanation is appended to `passed`.

@@ -15,6 +15,7 @@ mod error;
 mod explain;
 pub mod extensions;
 pub mod failure;
+mod hidden_zones;
 pub mod hooks;
 mod hosts_guard;
 pub mod metadata;
@@ -28,6 +29,7 @@ mod zone_scope;
 
 pub use block_spec::{BlockSpec, Fallthrough, Key, Spec};
 pub use error::SetupError;
+pub use hidden_zones::HiddenZones;
 pub use hosts_guard::HostsGuard;
 pub use query_context::{Lookup, QueryContext};
 pub use zone_scope::Scope;

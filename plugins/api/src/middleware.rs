@@ -150,6 +150,9 @@ pub struct EffectiveQuery<'q> {
     /// Whether it is the target of an alias or of a subquery. Such a name is complete: no client has
     /// added a search domain to it.
     pub is_target: bool,
+    /// Whether middleware made the name of the value of an environment variable: `explain` does not
+    /// print it.
+    pub hides_name: bool,
     /// As [`Query::question`], if it is not the client's.
     question: Option<Box<[u8]>>,
     name: Name,
@@ -185,6 +188,7 @@ impl<'q> EffectiveQuery<'q> {
             server,
             counts,
             is_target: false,
+            hides_name: false,
             question: None,
             name,
             rtype,

@@ -21,7 +21,7 @@ use plugin::args::{Args, Result, bad, unknown_property, zones_or};
 use plugin::middleware::{EffectiveQuery, Middleware, OnQuery};
 use plugin::reload_state::Persistent;
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
-use plugin::{QueryContext, Spec};
+use plugin::{HiddenZones, QueryContext, Spec};
 
 /// All `acl` directives of a server block, in file order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,7 @@ struct AclSpec(Vec<List>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct List {
     zones: Vec<Name>,
+    hidden: HiddenZones,
     rules: Vec<Rule>,
 }
 
@@ -67,9 +68,15 @@ impl AclSpec {
         let list = |directive: &&Directive| {
             let words = Args::new(PLUGIN, directive, "[ZONES...]").rest();
             let rules = directive.body.iter().flatten().map(Rule::read).collect::<Result<_>>()?;
-            Ok(List { zones: zones_or(words, own)?, rules })
+            Ok(List { zones: zones_or(words, own)?, hidden: HiddenZones::of(words), rules })
         };
         directives.iter().map(list).collect::<Result<_>>().map(Self)
+    }
+
+    /// The text of a list's zone, as written if it has the value of a variable.
+    fn text_of(&self, zone: &Name) -> String {
+        let shown = self.0.iter().find_map(|list| list.hidden.get(zone));
+        shown.map_or_else(|| zone.to_string(), ToString::to_string)
     }
 
     /// The rule that decides, with the zone of its list that holds the name.
@@ -216,6 +223,7 @@ impl MiddlewareSpec for AclSpec {
         let registry: Arc<AclCounters> = context.reload_state.get();
         let zones = || self.0.iter().flat_map(|list| &list.zones);
         let of = |action, server: &String, zone: Option<&Name>| {
+            let zone = zone.map(|zone| self.text_of(zone)).unwrap_or_default();
             registry.counter(action, server, zone, context.threads)
         };
         let counters = context.servers.iter().map(|server| ServerCounters {
@@ -295,7 +303,7 @@ impl Middleware for Acl {
             },
         };
         let Some((zone, rule)) = found else { return Explanation::Passes(None) };
-        let reason = format!("`{rule}` of `acl {zone}` fits {fits}");
+        let reason = format!("`{rule}` of `acl {}` fits {fits}", self.spec.text_of(zone));
         match rule.action {
             Action::Allow => Explanation::Passes(Some(reason)),
             Action::Block => Explanation::Ends(format!("REFUSED: {reason}")),
@@ -313,8 +321,7 @@ struct AclCounters(Mutex<BTreeMap<Labels, Arc<PerThread>>>);
 type Labels = (usize, String, String);
 
 impl AclCounters {
-    fn counter(&self, action: Action, server: &str, zone: Option<&Name>, threads: usize) -> Arc<PerThread> {
-        let zone = zone.map(ToString::to_string).unwrap_or_default();
+    fn counter(&self, action: Action, server: &str, zone: String, threads: usize) -> Arc<PerThread> {
         let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = (action as usize, server.to_owned(), zone);
         counters.entry(labels).or_insert_with(|| Arc::new(PerThread::new(threads))).clone()

@@ -12,9 +12,9 @@ use wire::Name;
 
 pub use ::cache::CacheSpec;
 pub use handler::{CacheSource, of_block};
-use plugin::SetupError;
 use plugin::args::{Args, Result, bad, duration, flag, number, once, unknown_property, zones_or};
 use plugin::spec::{ParseContext, PluginSpec};
+use plugin::{HiddenZones, SetupError};
 
 /// The directive.
 pub const PLUGIN: &str = "cache";
@@ -37,6 +37,11 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     }
     refuse_duration(words)?;
     spec.zones = zones_or(words, written.zones)?;
+    let hidden = HiddenZones::of(words);
+    if !hidden.is_empty() {
+        spec.shown_zones =
+            Some(spec.zones.iter().map(|zone| hidden.text(zone)).collect::<Vec<_>>().join(","));
+    }
     let mut policy_at = None;
     for property in directive.body.iter().flatten() {
         let mut args = Args::new(PLUGIN, property, expected(&property.name.text));

@@ -44,6 +44,6 @@ impl Source for ForwardSource {
         };
         let upstreams: Vec<String> =
             stanza.upstreams().iter().map(|upstream| upstream.address().to_string()).collect();
-        Explanation::Ends(format!("`forward {}` asks {}", stanza.spec().from, upstreams.join(", ")))
+        Explanation::Ends(format!("`forward {}` asks {}", stanza.spec().from_text(), upstreams.join(", ")))
     }
 }

@@ -142,7 +142,11 @@ fn stanza(directive: &Directive, root: Option<&ShownPath>) -> Result<ForwardSpec
         at: directive.name.at.clone(),
         odd: first_alone(from_word, &from),
         // CoreDNS takes only the first zone of a network that needs several.
-        stanza: StanzaSpec { from: from.first().copied().unwrap_or(Name::ROOT), ..StanzaSpec::default() },
+        stanza: StanzaSpec {
+            from: from.first().copied().unwrap_or(Name::ROOT),
+            shown_from: from_word.is_private().then(|| from_word.shown().into()),
+            ..StanzaSpec::default()
+        },
         targets: Vec::new(),
         tls: None,
         tls_at: Vec::new(),

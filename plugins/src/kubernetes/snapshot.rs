@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -85,7 +84,7 @@ impl Kept {
     /// failure it logs the reason, and the index is empty.
     pub(super) fn restore(&self, of: &Followed, writer: &mut IndexWriter, at: Instant, logger: &Logger) {
         let file = self.spec.file.display();
-        match self.load(of, writer, at, files::read_own_state) {
+        match self.load(of, writer, at, |error| error.to_string()) {
             Ok(None) => {}
             Ok(Some(age)) => {
                 let line = format!(
@@ -102,8 +101,8 @@ impl Kept {
         }
     }
 
-    /// Loads the file into the index for `explain`, if it exists, and returns its age. Its owner is
-    /// the server's user, which may differ from this process's.
+    /// Loads the file into the index for `explain`, if it exists, and returns its age. The file is
+    /// tested as by a server of this process's user.
     ///
     /// # Errors
     /// Why it cannot be used; the index is empty then.
@@ -113,7 +112,8 @@ impl Kept {
         writer: &mut IndexWriter,
         at: Instant,
     ) -> Result<Option<Duration>, String> {
-        self.load(of, writer, at, files::read_with_timeout)
+        self.load(of, writer, at, of_another_user)
+            .map_err(|cause| format!("the snapshot {} is refused: {cause}", self.spec.file.display()))
     }
 
     fn load(
@@ -121,9 +121,9 @@ impl Kept {
         of: &Followed,
         writer: &mut IndexWriter,
         at: Instant,
-        read: fn(&Path, u64) -> Result<Vec<u8>, ReadError>,
+        text: fn(ReadError) -> String,
     ) -> Result<Option<Duration>, String> {
-        let age = self.read(of, writer, read)?;
+        let age = self.read(of, writer, text)?;
         if let Some(age) = age {
             let mut state = self.state();
             state.restored = of.wants.kinds().collect();
@@ -136,12 +136,12 @@ impl Kept {
         &self,
         of: &Followed,
         writer: &mut IndexWriter,
-        read: fn(&Path, u64) -> Result<Vec<u8>, ReadError>,
+        text: fn(ReadError) -> String,
     ) -> Result<Option<Duration>, String> {
-        let octets = match read(&self.spec.file, MAX_BYTES as u64) {
+        let octets = match files::read_own_state(&self.spec.file, MAX_BYTES as u64) {
             Ok(octets) => octets,
             Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(text(error)),
         };
         let found =
             Snapshot::read(&octets, &of.access, &of.wants).map_err(|unusable| unusable.to_string())?;
@@ -245,6 +245,16 @@ fn put(file: &ShownPath, of: &Followed, now: SinceEpoch) -> Result<(), String> {
     let octets = octets
         .ok_or_else(|| format!("{}: expected at most {MAX_BYTES} octets, found more", file.display()))?;
     files::atomic_write(file, None, &octets).map_err(|error| error.shown_as(file).to_string())
+}
+
+/// Why `explain` cannot read the file. The server's user may be another than this process's.
+fn of_another_user(error: ReadError) -> String {
+    match error {
+        ReadError::Foreign { uid, mode } if mode & 0o022 == 0 => {
+            format!("{error}; if the server runs as user {uid}, run `explain` as that user")
+        }
+        error => error.to_string(),
+    }
 }
 
 /// Interval of checking whether all kinds are synced: the minimum interval of writes.

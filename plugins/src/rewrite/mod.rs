@@ -63,6 +63,8 @@ enum Field {
 struct NameRule {
     pattern: Pattern,
     to: Replacement,
+    /// Whether the replacement has the value of an environment variable.
+    is_private: bool,
     /// Whether names in the answer are mapped back to those in the client's question.
     auto: bool,
     /// Further changes to names in the answer.
@@ -131,12 +133,13 @@ impl Middleware for Rewrite {
         }
         let mut notes = Vec::new();
         if !of_queries.is_empty() {
-            notes.push(format!(
-                "{}: {} {} is sought",
-                of_queries.join(", "),
-                effective.name(),
-                effective.rtype()
-            ));
+            let rtype = effective.rtype();
+            let made = match (effective.hides_name, of_queries.len()) {
+                (false, _) => format!("{} {rtype}", effective.name()),
+                (true, 1) => format!("{rtype} of the name that the rule makes"),
+                (true, _) => format!("{rtype} of the name that the rules make"),
+            };
+            notes.push(format!("{}: {made} is looked up", of_queries.join(", ")));
         }
         if !of_answers.is_empty() {
             notes.push(format!("{} is for the answer", of_answers.join(", ")));
@@ -197,11 +200,17 @@ impl NameRule {
         let after = self.pattern.replace_by(&before.to_string(), &self.to, label);
         let Some(after) = after else { return Ok(false) };
         let name = Name::from_text(&after).map_err(|why| {
-            let after = beginning(after);
-            let why = format!("the rules make {after:?} of it, which is not a name: {why}");
+            let why = match self.is_private || effective.hides_name {
+                true => format!("the rules do not make a name of it: {why}"),
+                false => {
+                    let after = beginning(after);
+                    format!("the rules make {after:?} of it, which is not a name: {why}")
+                }
+            };
             Failure::own(PLUGIN, FailureKind::Error, why)
         })?;
         effective.set_name(name);
+        effective.hides_name |= self.is_private;
         if self.auto {
             reversals.push(Reversal::Names(NameMap::Zone(Box::new(Turned { from: name, to: before }))));
         }

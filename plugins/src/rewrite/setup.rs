@@ -182,7 +182,13 @@ fn name(words: &mut Words<'_>) -> Result<Field> {
         }
         (Some(word), _) => return Err(bad(PLUGIN, word, "`answer`; `metadata` is for `regex` alone")),
     };
-    let mut rule = NameRule { pattern, to: replacement, auto: kind == Kind::Exact, answers: Vec::new() };
+    let mut rule = NameRule {
+        pattern,
+        to: replacement,
+        is_private: to.is_private(),
+        auto: kind == Kind::Exact,
+        answers: Vec::new(),
+    };
     let (mut auto, mut named) = (false, None);
     let mut last_answer = None;
     while let Some(word) = words.peek() {
@@ -424,7 +430,7 @@ const CLASSES: &str = "class FROM TO";
 /// answers them with a single reply (RFC 5936, section 4; RFC 6895, section 3.1).
 const NOT_REWRITABLE: [RType; 5] = [RType::OPT, RType::TKEY, RType::TSIG, RType::IXFR, RType::AXFR];
 const ONE_ANSWER: &str =
-    "a type that can be sought in place of another; write one that records have, such as AAAA, or ANY";
+    "a type that can be looked up in place of another; write one that records have, such as AAAA, or ANY";
 const TTL: &str = "ttl [exact|prefix|suffix|substring|regex] NAME SECONDS|MIN-MAX";
 const RCODE: &str = "rcode [exact|prefix|suffix|substring|regex] NAME FROM TO";
 const EDNS0: &str = "edns0 local|nsid|subnet set|append|replace|unset ... [revert]";

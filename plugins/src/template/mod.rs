@@ -9,7 +9,6 @@ mod record_text;
 mod setup;
 mod var;
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use gotemplate::{Fields, Schema, Value};
@@ -400,8 +399,7 @@ impl std::fmt::Display for TemplateSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.class, self.rtype)?;
         for zone in &self.zones {
-            f.write_char(' ')?;
-            write!(f, "{zone}")?;
+            write!(f, " {}", self.hidden.text(zone))?;
         }
         if self.rcode != Rcode::NOERROR {
             write!(f, " {}", self.rcode)?;
@@ -463,7 +461,7 @@ impl TemplateRegistry {
         let records = spec.answer.iter().chain(&spec.authority).chain(&spec.additional);
         let labels = TemplateLabels {
             server: servers.first().cloned().unwrap_or_default(),
-            zone: spec.zones.first().map(ToString::to_string).unwrap_or_default(),
+            zone: spec.zones.first().map(|zone| spec.hidden.text(zone)).unwrap_or_default(),
             class: spec.class.to_string(),
             rtype: spec.rtype.to_string(),
             template: records.map(|record| record.text.as_str()).collect::<Vec<_>>().join("; "),

@@ -10,7 +10,7 @@ use wire::{Class, Name, RType, Rcode};
 use super::{Expression, is_free};
 use plugin::args::{Args, Result, bad, no_block, number, regex, unknown_property, zones_or};
 use plugin::spec::{ParseContext, SourceSpec};
-use plugin::{Fallthrough, SetupError};
+use plugin::{Fallthrough, HiddenZones, SetupError};
 
 pub(super) const PLUGIN: &str = "template";
 /// The pattern without `match`: compiled once, since a Corefile may have a thousand templates.
@@ -34,6 +34,8 @@ pub struct TemplateSpec {
     pub rtype: RType,
     /// Only names within these zones; default the server block's.
     pub zones: Vec<Name>,
+    /// Those of them that messages and metrics show as written.
+    pub hidden: HiddenZones,
     /// At least one must match the lower-cased name; default `.*`.
     pub patterns: Vec<Regex>,
     /// `var`: names and expressions, each with access to those before it.
@@ -82,10 +84,12 @@ fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
     let type_word = args.required()?;
     let rtype =
         type_word.text.parse().map_err(|_| bad(PLUGIN, type_word, "a record type such as A or ANY"))?;
+    let zones = args.rest();
     let mut spec = TemplateSpec {
         class,
         rtype,
-        zones: zones_or(args.rest(), own_zones)?,
+        zones: zones_or(zones, own_zones)?,
+        hidden: HiddenZones::of(zones),
         patterns: Vec::new(),
         vars: Vec::new(),
         conditions: Vec::new(),

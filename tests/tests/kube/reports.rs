@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -332,6 +333,16 @@ fn explain_names_objects_by_the_snapshot() {
         // Only answers of addresses are shuffled by `loadbalance`.
         let is_drawn = explanation.contains("the order of several addresses is random");
         assert_eq!(is_drawn, matches!(rtype, "A" | "AAAA"), "{name} {rtype}: {explanation}");
+    }
+    // What the server refuses is no source of an explanation either.
+    for (mode, is_refused) in [(0o664, true), (0o646, true), (0o600, false)] {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("the test's own");
+        for name in ["web.t1.svc.cluster.local", "late.t1.example.org"] {
+            let explanation = explain(name, "A");
+            let refused = format!("the snapshot {} is refused: expected a file that", file.display());
+            let shown = (explanation.contains(&refused), explanation.contains("from the snapshot of"));
+            assert_eq!(shown, (is_refused, !is_refused), "{mode:o}: {explanation}");
+        }
     }
     assert_eq!(cluster.api.requests().len(), requests, "no server is queried");
 }

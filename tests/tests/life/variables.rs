@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The value of `NAME`, and of `DIR` the last part.
 const SECRET: &str = "s3cr3t-value";
 
-/// Lines of a server block; names and zones are shown, and have no row.
+/// Lines of a server block; its keys are shown, and have no row.
 const LINES: &[&str] = &[
     "hosts {$DIR}/hosts",
     "hosts {$DIR}/absent",
@@ -56,6 +56,22 @@ const LINES: &[&str] = &[
     "errors {\nconsolidate 1s .*|{$NAME}\n}\nforward . 127.0.0.1:1",
     "rewrite name {$NAME}.example b.example\nwhoami",
     "rewrite name regex (.*)\\.{$NAME}\\.example {1}.b.example\nwhoami",
+    "rewrite name exact q.example {$NAME}.test\nwhoami",
+    "rewrite name exact q.example {$NAME}.test\nforward . 127.0.0.1:1",
+    "rewrite name exact q.example {$NAME}.test\nforward {$NAME}.test 127.0.0.1:1",
+    "rewrite name suffix q.example {$NAME}..test\nwhoami",
+    "rewrite name exact q.example {$NAME}.test\nrewrite name substring test example\nautopath {$DIR}/resolv.conf\nwhoami",
+    "rewrite name exact q.example {$NAME}.{$NAME}.svc.cluster.local\nkubernetes cluster.local {\nendpoint http://127.0.0.1:1\nstartup_timeout 100ms\n}",
+    "rewrite name exact q.example {$NAME}.test\ntemplate IN A {$NAME}.test {\nrcode NXDOMAIN\n}",
+    "rewrite name exact q.example {$NAME}.test\nacl {$NAME}.test {\nblock\n}\nwhoami",
+    "template IN A q.example {$NAME}.test {\nrcode NXDOMAIN\n}",
+    "forward {$NAME}.test 127.0.0.1:1",
+    "hosts {$DIR}/hosts {$NAME}.test",
+    "kubernetes {$NAME}.test {\nendpoint http://127.0.0.1:1\nstartup_timeout 100ms\n}",
+    "autopath {$NAME}.test {$DIR}/resolv.conf\nwhoami",
+    "metadata {$NAME}.test\nwhoami",
+    "cache {$NAME}\nforward . 127.0.0.1:1",
+    "cache 60 {$NAME}.example q.example\nforward . 127.0.0.1:1",
     "rewrite edns0 local set 0xffee {$NAME}\nwhoami",
     "log {$NAME}.example\nwhoami",
     "chaos {$NAME} {$NAME}\nwhoami",
@@ -128,6 +144,47 @@ fn values_of_variables_are_printed_nowhere() {
         }
     }
     assert!(leaks.is_empty(), "{}", leaks.join("\n\n"));
+}
+
+#[test]
+fn explain_shows_words_as_written() {
+    let (directory, ip) = (tempdir(), fresh_ip());
+    let of_zone = format!("x.{SECRET}.test");
+    let rewrite = "rewrite name exact q.example";
+    for (lines, name, expected) in [
+        (
+            format!("{rewrite} {{$NAME}}.test\nwhoami"),
+            "q.example",
+            "`rewrite name exact q.example {$NAME}.test`: A of the name that the rule makes is looked up; it answers",
+        ),
+        (
+            format!(
+                "{rewrite} a.{{$NAME}}.svc.cluster.local\nkubernetes cluster.local {{\nendpoint http://127.0.0.1:1\nnamespaces b\n}}"
+            ),
+            "q.example",
+            "why is not shown: it names what `rewrite` makes of a variable's value",
+        ),
+        (
+            "template IN A {$NAME}.test {\nrcode NXDOMAIN\n}".to_owned(),
+            &of_zone,
+            "`template IN A {$NAME}.test NXDOMAIN` matches",
+        ),
+        (
+            "acl {$NAME}.test {\nblock\n}\nwhoami".to_owned(),
+            &of_zone,
+            "REFUSED: `block` of `acl {$NAME}.test` fits every client",
+        ),
+        ("forward {$NAME}.test 127.0.0.1:1".to_owned(), &of_zone, "`forward {$NAME}.test` asks 127.0.0.1:1"),
+    ] {
+        let file = directory.path().join("Corefile");
+        fs::write(&file, format!(".:{} {{\nbind {ip}\n{lines}\n}}\n", port())).unwrap();
+        let mut command = Command::new(binary());
+        command.args(["explain", name, "A", "-conf"]).arg(&file).env("NAME", SECRET);
+        let output = output(command, PATIENCE);
+        let explained = text(&output.stdout) + &text(&output.stderr);
+        assert!(explained.contains(expected), "{lines}: {explained}");
+        assert!(!explained.replace(&of_zone, "").contains(SECRET), "{lines}: {explained}");
+    }
 }
 
 /// Makes the files that the rows name.

@@ -200,7 +200,7 @@ fn answers_without_rd_are_cached() {
         let reply = Ask::new("x.example", "A").rd(rd).of(dns.at);
         assert_eq!((reply.answers.len(), reply.flag_names().as_str()), (1, flags));
     }
-    assert_eq!(asked(&upstream), ["x.example. 1"], "one answer for all: all are sought without RD");
+    assert_eq!(asked(&upstream), ["x.example. 1"], "one answer for all: all are looked up without RD");
 }
 
 #[test]

@@ -123,11 +123,11 @@ fn bad_words_have_their_place() {
         ("type A", "1: plugin/rewrite: `rewrite` needs type FROM TO"),
         (
             "type MX AXFR",
-            "17: plugin/rewrite: \"AXFR\" is not a type that can be sought in place of another; write one that records have, such as AAAA, or ANY",
+            "17: plugin/rewrite: \"AXFR\" is not a type that can be looked up in place of another; write one that records have, such as AAAA, or ANY",
         ),
         (
             "type MX TYPE41",
-            "17: plugin/rewrite: \"TYPE41\" is not a type that can be sought in place of another; write one that records have, such as AAAA, or ANY",
+            "17: plugin/rewrite: \"TYPE41\" is not a type that can be looked up in place of another; write one that records have, such as AAAA, or ANY",
         ),
         ("ttl a never", "15: plugin/rewrite: \"never\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
         ("ttl a +5", "15: plugin/rewrite: \"+5\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
