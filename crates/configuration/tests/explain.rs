@@ -118,7 +118,7 @@ fn explain_without_a_source() {
     for (name, expected) in [
         (
             "x.a.example.org",
-            "block example.org. (stdin:1:1), nobody: SERVFAIL: no plugin of the block answers names below example.org.",
+            "block example.org. (stdin:1:1), no plugin: SERVFAIL: no plugin of the block answers names below example.org.",
         ),
         ("example.net", "REFUSED: no server block serves this name"),
     ] {
@@ -249,7 +249,7 @@ fn explain_step_that_answers() {
             "",
             "a.test",
             RType::AXFR,
-            "nobody: REFUSED: the block transfers no such zone, and no upstream is asked for one".to_owned(),
+            "no plugin: REFUSED: the block transfers no such zone, and no upstream is asked for one".to_owned(),
         ),
         (
             "acl {\nblock\n}",

@@ -190,7 +190,7 @@ impl Pipeline {
             format!("names below {zone}")
         };
         (
-            "nobody".into(),
+            "no plugin".into(),
             format!("{passed}{}: no plugin of the block answers {names}", self.unanswered().rcode()),
         )
     }
@@ -213,7 +213,7 @@ impl Pipeline {
             None => {
                 let rcode = Failure::NotTaken.rcode();
                 (
-                    "nobody".into(),
+                    "no plugin".into(),
                     format!(
                         "{passed}{rcode}: the block transfers no such zone, and no upstream is asked for one"
                     ),

@@ -145,7 +145,7 @@ impl DownReport {
         let answers = speak.iter().zip(RunningServer::send_all(&running, "down", OF_UNPROVEN));
         let mut answers: Vec<_> = answers
             .filter_map(|(one, answer)| {
-                Some(format!("process {} says: {}", one.pid(), answer.ok()?.trim_end()))
+                Some(format!("process {} replies: {}", one.pid(), answer.ok()?.trim_end()))
             })
             .collect();
         answers.dedup();

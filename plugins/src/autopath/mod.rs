@@ -184,13 +184,16 @@ impl Middleware for Autopath {
             );
         }
         let client = client.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
-        Explanation::Passes(self.search(effective, client).map(|searched| match searched {
-            Searched::For(search) => {
-                let names: Vec<_> = search.candidates().map(|(name, _)| name.to_string()).collect();
-                format!("`autopath` answers with the first of {} that is there", names.join(", "))
-            }
-            Searched::Domain => {
-                "`autopath` tells no NXDOMAIN of the first domain, below which it has names".to_owned()
+        Explanation::Passes(self.search(effective, client).map(|searched| {
+            match searched {
+                Searched::For(search) => {
+                    let names: Vec<_> = search.candidates().map(|(name, _)| name.to_string()).collect();
+                    format!("`autopath` answers with the first of {} that is there", names.join(", "))
+                }
+                Searched::Domain => {
+                    "`autopath` does not answer NXDOMAIN for the first search domain: it has names below it"
+                        .to_owned()
+                }
             }
         }))
     }

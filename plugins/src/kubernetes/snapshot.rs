@@ -88,7 +88,7 @@ impl Kept {
             Ok(None) => {}
             Ok(Some(age)) => {
                 let line = format!(
-                    "Answers are of the snapshot {file}, {} s old, until the API is heard",
+                    "Answers are from the snapshot {file}, {} s old, until the lists of the API are complete",
                     age.as_secs()
                 );
                 logger.info(Some("kubernetes"), &line);

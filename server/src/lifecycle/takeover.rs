@@ -68,7 +68,7 @@ impl Server {
         logger.info(None, "SIGUSR2: Upgrading");
         let started = match (&self.origin, std::process::id()) {
             _ if self.is_beside_another() => Err("another upgrade is under way".to_owned()),
-            (Origin::Text(_), _) => Err("the Corefile came through a pipe, which the next process cannot read".to_owned()),
+            (Origin::Text(_), _) => Err("the Corefile was read from a pipe, which the next process cannot read".to_owned()),
             (_, 1) => Err("the first process of a container cannot be replaced: start a container beside it, with -handover".to_owned()),
             _ => next_process::start_again().map_err(|error| error.to_string()),
         };

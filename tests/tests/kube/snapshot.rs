@@ -66,7 +66,8 @@ fn restart_without_an_api() {
     assert!(age(at).is_some_and(|age| (0.0..600.0).contains(&age)), "{:?}", age(at));
     let line = server.wait_for_log("Answers are of the snapshot", PATIENCE);
     assert!(
-        line.contains(&*file.to_string_lossy()) && line.contains(" s old, until the API is heard"),
+        line.contains(&*file.to_string_lossy())
+            && line.contains(" s old, until the lists of the API are complete"),
         "{line}"
     );
     server.wait_for_log("Cannot follow", PATIENCE);

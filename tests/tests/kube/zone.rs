@@ -98,7 +98,7 @@ fn zone_transfer_of_a_cluster() {
     assert_eq!(
         transfer(at, &Ask::new("cluster.local", "AXFR")),
         Err(5),
-        "without `transfer` nobody is sent it"
+        "without `transfer` the zone is not sent"
     );
 }
 

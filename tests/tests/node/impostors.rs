@@ -64,7 +64,7 @@ fn impostors_neither_end_down_nor_count() {
             format!("process {} released its leases, addresses and rules\n", server.pid()),
             note,
             format!(
-                "process {me} says: the server is handing over to another process\\n\\u{{1b}}[2Jand clears"
+                "process {me} replies: the server is handing over to another process\\n\\u{{1b}}[2Jand clears"
             ),
             "removed the rules\n".to_owned(),
         ] {

@@ -213,7 +213,7 @@ fn rd_is_always_the_clients() {
         upstream.word()
     ));
     for name in
-        ["template.example", "hosts.example", "x.example", "servfail.example", "acl.example", "nobody"]
+        ["template.example", "hosts.example", "x.example", "servfail.example", "acl.example", "no plugin"]
     {
         for rd in [true, false] {
             let reply = Ask::new(name, "A").rd(rd).of(dns.at);

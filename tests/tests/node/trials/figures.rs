@@ -83,11 +83,11 @@ impl Figures {
                 say(format!("{others} {STRANGER}"));
             }
             if dark > goal {
-                say(format!("nobody answers for {dark:.0?}, at most {goal:?} is allowed"));
+                say(format!("no server answers for {dark:.0?}, at most {goal:?} is allowed"));
             }
             if dark_again > at_return {
                 say(format!(
-                    "nobody answers for {dark_again:.0?} at the return, at most {at_return:?} is allowed"
+                    "no server answers for {dark_again:.0?} at the return, at most {at_return:?} is allowed"
                 ));
             }
             let back = at_return.max(BACK);
