@@ -22,7 +22,7 @@ use client_quota::{ClientId, ClientQuota};
 pub(crate) struct Congestion {
     /// Smoothed round-trip time and its variation, 32 bits each; 0 while unknown.
     rtt: AtomicU64,
-    /// When the last reply arrived; 0: never.
+    /// The time of the last reply; 0: none yet.
     replied_at: AtomicU64,
     /// The send time of the newest query that was answered, and its round-trip time.
     newest_sent: AtomicU64,
@@ -119,19 +119,20 @@ impl Congestion {
         self.replied_at.load(Relaxed) > sent
     }
 
-    /// When the last of `copies` + 1 transmissions of a query, sent at `sent`, counts as lost.
+    /// Returns the time at which a query's last transmission, sent at `sent` after `copies` earlier
+    /// ones, counts as lost.
     pub(crate) fn lost_at(&self, sent: u64, copies: u32) -> u64 {
         if self.newest_sent.load(Relaxed) > sent {
-            // A later query was answered: this one has had as long as that one. If its copies are
-            // overtaken as well the name is probably slow: each time-out is twice as long (RFC 6298,
-            // section 5.5).
+            // A query sent later was answered already: this one is lost after that query's
+            // round-trip time and a time-out. If replies overtake its copies as well the name is
+            // probably slow, so each copy doubles the time-out (RFC 6298, section 5.5).
             return sent + self.newest_rtt.load(Relaxed) + (self.timeout() << copies.min(BACKOFF_MAX));
         }
         // Only earlier queries were answered: the upstream is busy with these, or silent.
         sent.max(self.replied_at.load(Relaxed)) + (self.timeout() << copies.min(BACKOFF_SILENT))
     }
 
-    /// Takes a token for a copy: three for five replies.
+    /// Takes the token of one copy; false if there is none. Five replies add three tokens.
     pub(crate) fn take_copy(&self) -> bool {
         let copies = self.copies.load(Relaxed);
         let enough = copies >= COPY;
@@ -141,8 +142,7 @@ impl Congestion {
         enough
     }
 
-    /// Whether one more query of this client would be answered within the time that clients wait.
-    /// Counts the queries that would not.
+    /// Whether the bound on outstanding queries admits one more of this client; counts a refusal.
     pub(crate) fn has_room(&self, client: ClientId) -> bool {
         let limit = self.limit.load(Relaxed);
         if limit == UNBOUNDED || self.outstanding.has_room(client, limit) {
@@ -162,7 +162,7 @@ impl Congestion {
         self.outstanding.release(client);
     }
 
-    /// Number of outstanding queries, and its bound, if there is one now.
+    /// Returns the number of outstanding queries, and its bound, if there is one now.
     pub(crate) fn outstanding(&self) -> (u32, Option<u32>) {
         let limit = self.limit.load(Relaxed);
         (self.outstanding.in_use(), (limit != UNBOUNDED).then_some(limit))
@@ -188,10 +188,10 @@ impl Congestion {
         }
     }
 
-    /// There is a standing queue if even the fastest reply of a window was slow (RFC 8289, section
-    /// 4.2). Then the bound is the number of queries answered within the target delay (Little's
-    /// law), which shrinks while queries are refused: a longer queue that never drains helps no
-    /// client.
+    /// Sets the bound. There is a standing queue if even the fastest reply of a window was slow
+    /// (RFC 8289, section 4.2). Then the bound is the number of queries answered within the target
+    /// delay (Little's law), which shrinks while queries are refused: a longer queue that never
+    /// drains helps no client.
     fn bound(&self, replies: u32, window: u64, least_rtt: u64, refused: bool) {
         let target = self.target_ms.load(Relaxed);
         let target = if refused { target / 5 * 4 } else { target / 4 * 5 };
@@ -209,22 +209,22 @@ impl Congestion {
 
 const HEDGE_MIN: Duration = Duration::from_millis(100);
 const HEDGE_MAX: Duration = Duration::from_millis(300);
-/// RFC 6298, section 2.1.
+/// The time-out before the first reply, in microseconds (RFC 6298, section 2.1).
 const TIMEOUT_FIRST: u64 = 1_000_000;
-/// Below RFC 6298's 1 s, as a client waits for the lost datagram alone; above any round trip in a
-/// cluster.
+/// The lowest time-out, in microseconds: below RFC 6298's 1 s, as a client waits for the lost
+/// datagram alone; above any round trip in a cluster.
 const TIMEOUT_MIN: u64 = 100_000;
-/// Larger round-trip times count as this.
+/// Longer round-trip times are recorded as this one.
 pub(crate) const RTT_MAX: Duration = Duration::from_secs(60);
-/// Doublings of the time-out: 100 ms become 800 ms, and the client's deadline is near.
+/// Most doublings of the time-out: 100 ms become 800 ms, and the client's deadline is near.
 const BACKOFF_MAX: u32 = 3;
-/// Doublings while no later query is answered: the token bucket bounds copies.
+/// Most doublings while no later query is answered: the token bucket bounds copies.
 const BACKOFF_SILENT: u32 = 1;
 
-/// The cost of a copy.
+/// The tokens that one copy takes.
 const COPY: u32 = 100;
-/// Enough for a path that loses 20 % of its datagrams each way: of 100 transmissions 64 are
-/// answered, and 36 repeated.
+/// Tokens per reply: enough for a path that loses 20 % of its datagrams each way: of 100
+/// transmissions 64 are answered, and 36 repeated.
 const COPIES_PER_REPLY: u32 = COPY / 5 * 3;
 /// Tokens before the first reply, and the bucket's size: small, since a server that has stopped
 /// answering may be busy.
@@ -236,12 +236,13 @@ const UNBOUNDED: u32 = u32::MAX;
 const WINDOW: u64 = 1_000_000;
 const WINDOW_MAX: u64 = 4 * WINDOW;
 const WINDOW_REPLIES: u32 = 8;
-/// A lowest round-trip time above this is a standing queue: above that of any path. A recursor may
-/// need longer for a name that it has not cached, but not for every name of a second.
+/// There is a standing queue if a window's lowest round-trip time, in microseconds, is above this:
+/// no path is that slow. A recursor may need longer for a name that it has not cached, but not for
+/// every name of a second.
 const STANDING: u64 = 1_000_000;
-/// Below a query's deadline by more than the error of a window's rate.
+/// The highest target delay: below a query's deadline by more than the error of a window's rate.
 const TARGET_MAX_MS: u32 = 4_300;
-/// Above [`STANDING`], so that the bound does not lift itself.
+/// The lowest target delay: above [`STANDING`], so that the bound does not lift itself.
 const TARGET_MIN_MS: u32 = 1_500;
 
 #[cfg(test)]
@@ -250,7 +251,7 @@ mod tests {
 
     const MS: u64 = 1_000;
 
-    /// Replies that are seconds apart, so that none is a standing queue.
+    /// The replies are seconds apart, so that there is no standing queue.
     #[test]
     fn timeout_follows_samples_within_bounds() {
         for (rtt_ms, times, expected) in
@@ -274,7 +275,7 @@ mod tests {
         }
     }
 
-    /// A copy's early answer is progress, and no sample.
+    /// The early reply to a copy is no sample of the round-trip time.
     #[test]
     fn copies_are_no_samples() {
         let path = Congestion::new();
@@ -285,8 +286,8 @@ mod tests {
         assert!(path.replied_since(2_399 * MS) && !path.replied_since(2_400 * MS));
     }
 
-    /// Served in order, a query counts as lost a time-out after the last reply, however long it
-    /// waits.
+    /// At an upstream that answers in order, a query counts as lost a time-out after the last
+    /// reply, however long it waits.
     #[test]
     fn progress_in_order_postpones_loss() {
         let path = Congestion::new();
@@ -298,7 +299,8 @@ mod tests {
         }
     }
 
-    /// Overtaken by a later query, it counts as lost a round trip and a time-out after it was sent.
+    /// A query overtaken by a later one counts as lost a round trip and a time-out after it was
+    /// sent.
     #[test]
     fn overtaken_query_is_lost() {
         let path = Congestion::new();

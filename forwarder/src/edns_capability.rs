@@ -16,18 +16,18 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct EdnsState {
     epoch: Instant,
-    /// When it last gave a good reply to a query with an OPT.
+    /// When the upstream last gave a good reply to a query with an OPT.
     took_at: AtomicU64,
     /// Until when queries that need no EDNS are sent without OPT; 0: no hold.
     held_until: AtomicU64,
-    /// How often in a row it answered a query without OPT that it had not answered with one, and
-    /// when it last did.
+    /// How often in a row the upstream answered a query without OPT that it had not answered with
+    /// an OPT, and when it last did.
     proofs: AtomicU32,
     proved_at: AtomicU64,
-    /// Whether it answered our own OPT with FORMERR and no OPT: it does not implement EDNS (RFC
-    /// 6891, section 7).
+    /// Whether the upstream answered our own OPT with FORMERR and no OPT: it does not implement
+    /// EDNS (RFC 6891, section 7).
     lacks_edns: AtomicBool,
-    /// Until when it is expected to reply without OPT to queries with one.
+    /// Until when the upstream is expected to reply without OPT to queries with an OPT.
     mute_until: AtomicU64,
 }
 
@@ -44,12 +44,12 @@ impl EdnsState {
         }
     }
 
-    /// Whether to send a query without OPT. When a hold ends, one query at a time is sent with one,
-    /// as a trial.
+    /// Whether to send a query without OPT. When a hold ends, one query at a time is sent with an
+    /// OPT, as a trial.
     ///
-    /// A client without DO loses nothing by it. One with DO loses DNSSEC: neither a single lost
-    /// packet nor one reply suffices for that while other replies show that the upstream supports
-    /// EDNS.
+    /// A query without DO loses nothing without OPT. A query with DO loses DNSSEC: a single lost
+    /// packet or a single reply is not enough for that while other replies show that the upstream
+    /// supports EDNS.
     pub(crate) fn asks_plain(&self, now: Instant, dnssec_ok: bool) -> bool {
         let until = self.held_until.load(Ordering::Relaxed);
         if until == 0 {
@@ -66,12 +66,12 @@ impl EdnsState {
                 .is_err()
     }
 
-    /// Whether queries that need no EDNS are sent without OPT.
+    /// Whether there is a hold: queries that need no EDNS are sent without OPT.
     pub(crate) fn is_held(&self, now: Instant) -> bool {
         self.millis(now) < self.held_until.load(Ordering::Relaxed)
     }
 
-    /// Whether a query with DO is better sent to another upstream.
+    /// Whether a query with DO should rather be sent to another upstream.
     pub(crate) fn lacks_dnssec(&self, now: Instant) -> bool {
         let (held, mute) = (&self.held_until, &self.mute_until);
         let until = held.load(Ordering::Relaxed);
@@ -83,7 +83,8 @@ impl EdnsState {
         now < mute || (now < until && self.is_proved(now))
     }
 
-    /// Whether it answered a query with OPT so recently that a missing reply has another cause.
+    /// Whether the upstream answered a query with OPT so recently that a missing reply has another
+    /// cause.
     pub(crate) fn takes_lately(&self, now: Instant) -> bool {
         self.took_within(self.millis(now), LATELY_MS)
     }
@@ -103,8 +104,8 @@ impl EdnsState {
         }
     }
 
-    /// Notes that it did not answer a query with an OPT in time. It may be down or slow: this is no
-    /// proof.
+    /// Notes that the upstream did not answer a query with an OPT in time. This is no proof: it may
+    /// be down or slow.
     pub(crate) fn doubt(&self, now: Instant) {
         let now = self.millis(now);
         if !self.took_within(now, LATELY_MS) && self.held_until.load(Ordering::Relaxed) <= now + TRIAL_MS {
@@ -112,8 +113,8 @@ impl EdnsState {
         }
     }
 
-    /// Notes that it answered a query without OPT but not the one with localdns's OPT;
-    /// `lacks_edns`: it had answered that with FORMERR and no OPT.
+    /// Notes that the upstream answered a query without OPT but not the same query with localdns's
+    /// OPT; `lacks_edns`: it had answered the latter with FORMERR and no OPT.
     pub(crate) fn refused(&self, now: Instant, lacks_edns: bool) {
         let now = self.millis(now);
         if self.took_within(now, LATELY_MS) {
@@ -153,17 +154,17 @@ impl EdnsState {
     }
 }
 
-/// The first hold, after which an upstream that supports EDNS by now is noticed. Doubled with each
-/// proof, three times at most.
+/// The first hold, in milliseconds, after which an upstream that supports EDNS by now is noticed.
+/// Each further proof doubles the hold, three times at most.
 const HOLD_MS: u64 = 30_000;
 const HOLD_DOUBLINGS: u32 = 3;
-/// How long the other queries are sent without OPT while a trial has one.
+/// How long other queries are sent without OPT while a trial query with an OPT is in flight.
 const TRIAL_MS: u64 = 2_000;
 /// After an OPT was accepted, a missing reply within this time counts as a lost packet.
 const LATELY_MS: u64 = 10_000;
 /// After an OPT was accepted, DNSSEC counts as available for this time.
 const PROOF_MS: u64 = 60_000;
-/// Proofs that count: a single one may be a lost packet.
+/// Proofs that are needed: a single one may be a lost packet.
 const PROOFS: u32 = 2;
 /// Proofs within this time count as one.
 const ONCE_MS: u64 = 1_000;
@@ -189,7 +190,7 @@ mod tests {
             assert!(!state.asks_plain(at(now), false), "one tries");
             assert!(state.asks_plain(at(now), false), "and one alone");
         }
-        // A trial that showed nothing is followed by the next.
+        // A trial without result is followed by another one.
         assert!(!state.asks_plain(at(now + 3), false));
         state.took(at(now + 4), false, true);
         assert!(!state.asks_plain(at(now + 4), false) && !state.asks_plain(at(now + 4), true));
@@ -200,7 +201,7 @@ mod tests {
     fn dnssec_off_after_refusal_or_proofs() {
         let (state, at) = state();
         state.refused(at(0), false);
-        // On their way together.
+        // A query that was in flight at the same time adds no proof.
         state.refused(at(0), false);
         assert!(
             state.asks_plain(at(1), false) && !state.asks_plain(at(1), true) && !state.lacks_dnssec(at(1))
@@ -209,10 +210,10 @@ mod tests {
         assert!(state.asks_plain(at(3), true) && state.lacks_dnssec(at(3)));
         state.took(at(4), true, true);
         assert!(!state.lacks_dnssec(at(5)));
-        // Spoken within the last seconds: it is about that name.
+        // An OPT was accepted within the last seconds: the refusal concerns that name only.
         state.refused(at(6), true);
         assert!(!state.asks_plain(at(7), false));
-        // Within the last minute: not for queries that want DNSSEC.
+        // An OPT was accepted within the last minute: queries with DO keep their OPT.
         state.refused(at(20), true);
         assert!(state.asks_plain(at(21), false) && !state.asks_plain(at(21), true));
         state.took(at(22), false, true);

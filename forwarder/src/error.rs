@@ -25,17 +25,16 @@ pub enum ForwardError {
     /// Every upstream is down, and the stanza has failfast.
     #[error("no healthy proxies")]
     NoHealthy,
-    /// `max_concurrent` queries are in flight: the one failure that is REFUSED.
+    /// `max_concurrent` queries are in flight; the only failure that is answered with REFUSED.
     #[error("concurrent queries exceeded maximum {0}")]
     MaxConcurrent(u32),
-    /// The upstream has its maximum number of outstanding queries, those that it can answer while
-    /// clients wait.
+    /// The upstream already has as many outstanding queries as it can answer while clients wait.
     #[error("upstream {0} answers more slowly than it is asked: its queue is full")]
     Congested(SocketAddr),
     /// The worker's table of queries in flight is full.
     #[error("too many queries in flight")]
     TableFull,
-    /// The most client subnets for one name are in flight.
+    /// The maximum number of client subnets for this name is in flight.
     #[error("too many client subnets in flight")]
     Subnets,
     /// This client's own timeout is over; the query continues without it.
@@ -49,7 +48,7 @@ pub enum ForwardError {
     NoSocket {
         /// The upstream.
         upstream: SocketAddr,
-        /// Why.
+        /// The error.
         error: SendError,
     },
     /// A datagram did not leave this machine.
@@ -59,7 +58,7 @@ pub enum ForwardError {
         local: Option<SocketAddr>,
         /// The upstream.
         upstream: SocketAddr,
-        /// Why.
+        /// The error.
         error: SendError,
     },
     /// The upstream did not answer within `read_timeout`, or until the query's deadline.
@@ -91,8 +90,8 @@ pub enum ForwardError {
 }
 
 impl ForwardError {
-    /// Whether this machine could not send, as while its address or route is renewed: another
-    /// attempt soon may succeed.
+    /// Whether this machine could not send for a reason that may soon pass, as while its address or
+    /// route is renewed.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::NoSocket { error, .. } | Self::NotSent { error, .. } => *error != SendError::Files,
@@ -117,8 +116,8 @@ impl ForwardError {
         }
     }
 
-    /// Whether the query exceeded a local limit, which is no property of its name or of an
-    /// upstream.
+    /// Whether the query exceeded a local limit, so that the failure does not depend on its name or
+    /// on an upstream.
     pub fn is_overload(&self) -> bool {
         match self {
             Self::TableFull | Self::Congested(_) => true,
@@ -148,7 +147,7 @@ impl SendError {
 
 impl From<&io::Error> for SendError {
     fn from(error: &io::Error) -> Self {
-        // By number: the standard library has no kind for them.
+        // Compared by number, as `io::ErrorKind` has no stable variant for these errors.
         match (error.raw_os_error(), error.kind()) {
             (Some(ENFILE | EMFILE), _) => Self::Files,
             (Some(ENOBUFS), _) | (_, io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) => Self::Buffers,
@@ -167,7 +166,7 @@ impl fmt::Display for SendError {
     }
 }
 
-/// Of Linux.
+/// Linux's error numbers.
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
 const ENOBUFS: i32 = 105;
@@ -234,7 +233,7 @@ impl ExchangeError {
     }
 }
 
-/// rustls's error, in words where rustls prints only the name of a variant.
+/// Prints a rustls error, in words where rustls prints only the name of a variant.
 struct Judged<'e>(&'e rustls::Error);
 
 impl fmt::Display for Judged<'_> {
@@ -256,12 +255,12 @@ impl fmt::Display for Judged<'_> {
     }
 }
 
-/// Go's name of a network, as in its error lines.
+/// Returns Go's name of the network, as in its error lines.
 fn proto(stream: Option<StreamKind>) -> &'static str {
     if stream.is_some() { "tcp" } else { "udp" }
 }
 
-/// The text of Go's `syscall.Errno` for the errors that DNS meets.
+/// Returns the text of Go's `syscall.Errno` for the errors that DNS exchanges have.
 fn words(error: io::ErrorKind) -> &'static str {
     match error {
         io::ErrorKind::ConnectionRefused => "connection refused",
@@ -278,7 +277,7 @@ fn words(error: io::ErrorKind) -> &'static str {
     }
 }
 
-/// `local->remote`, or `remote` alone.
+/// Prints `local->remote`, or `remote` alone if the local address is unknown.
 struct Way(Option<SocketAddr>, SocketAddr);
 
 impl fmt::Display for Way {
@@ -290,7 +289,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// The end of Go's error lines that begin with `dial`.
+/// Prints the end of Go's error lines that begin with `dial`.
 struct Dialled(io::ErrorKind);
 
 impl fmt::Display for Dialled {
@@ -302,7 +301,7 @@ impl fmt::Display for Dialled {
     }
 }
 
-/// The end of Go's error lines about a broken connection.
+/// Prints the end of Go's error lines about a broken connection.
 struct Broken(io::ErrorKind);
 
 impl fmt::Display for Broken {

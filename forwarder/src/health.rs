@@ -54,13 +54,13 @@ async fn replied(exchange: impl Future<Output = io::Result<Vec<u8>>>) -> bool {
     matches!(timeout(TIMEOUT, exchange).await, Ok(Ok(_)))
 }
 
-/// `domain NS`, class IN.
+/// Encodes a probe: a query for the check's domain with type NS, class IN.
 fn probe_query(id: u16, check: &HealthCheck) -> Vec<u8> {
     let flags = if check.recursion { wire::Flags::RD } else { 0 };
     stub_resolver::query(id, flags, &check.domain, wire::RType::NS, wire::Class::IN)
 }
 
-/// Timeout of the connection, and again of the reply, as in CoreDNS.
+/// Timeout of connecting, and again of waiting for the reply, as in CoreDNS.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
         server.send_to(&reply_to(&query[..length], 5), from).await.unwrap();
         until("a reply is enough", || !upstream.is_down(UpstreamPath::Udp, 2)).await;
         assert_eq!(upstream.fails(UpstreamPath::Udp), 0);
-        // It is not probed any more until the next failure.
+        // The upstream is not probed any more until the next failure.
         upstream.failed(UpstreamPath::Udp, 2, &quick());
         let (length, from) = server.recv_from(&mut query).await.unwrap();
         server.send_to(&reply_to(&query[..length], 0), from).await.unwrap();

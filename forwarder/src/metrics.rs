@@ -21,7 +21,7 @@ pub enum UpstreamProto {
 }
 
 impl UpstreamProto {
-    /// All of them, in the order of the counters.
+    /// All variants, in the order of the counters.
     pub const ALL: [Self; 3] = [Self::Udp, Self::Tcp, Self::Tls];
 
     /// The label's value.
@@ -93,23 +93,23 @@ impl UpstreamMetrics {
         self.pipelines.store(pipelines, Relaxed);
     }
 
-    /// Connections over TCP or TLS that are open or being opened.
+    /// The number of TCP and TLS connections that are open or being opened.
     pub fn open_connections(&self) -> u32 {
         self.connections.load(Relaxed)
     }
 
-    /// How many queries wait for a connection.
+    /// The number of queries that wait for a connection.
     pub fn waiting_for_connection(&self) -> u32 {
         self.waiting.load(Relaxed)
     }
 
-    /// Whether several queries are in flight on one connection, as the upstream answers out of
+    /// Whether several queries are in flight on one connection, as the upstream replies out of
     /// order.
     pub fn pipelines(&self) -> bool {
         self.pipelines.load(Relaxed)
     }
 
-    /// Histograms by rcode, those that are not empty; `None` stands for all rcodes above 23
+    /// Returns the histograms that are not empty, by rcode; `None` stands for all rcodes above 23
     /// together.
     pub fn durations(&self) -> impl Iterator<Item = (Option<Rcode>, &Durations<16>)> {
         self.durations.iter().enumerate().filter_map(|(at, durations)| {

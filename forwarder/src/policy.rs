@@ -17,7 +17,8 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The order for one query among `count` upstreams; `turns` counts the stanza's queries.
+    /// Returns the order for one query among `count` upstreams; `turns` counts the stanza's
+    /// queries.
     pub(crate) fn order(self, count: usize, turns: &AtomicU32, rng: &mut impl Rng) -> Order {
         let mut order = Order::in_sequence(count);
         match self {
@@ -42,7 +43,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Written order; upstreams beyond [`MAX_UPSTREAMS`] are left out.
+    /// Returns the written order; upstreams beyond [`MAX_UPSTREAMS`] are left out.
     pub(crate) fn in_sequence(count: usize) -> Self {
         Self { places: std::array::from_fn(|at| at as u8), len: count.min(MAX_UPSTREAMS) as u8 }
     }
@@ -51,7 +52,7 @@ impl Order {
         usize::from(self.len)
     }
 
-    /// The upstream to try at `turn`, modulo the number of upstreams.
+    /// Returns the upstream to try at `turn`, modulo the number of upstreams.
     pub(crate) fn at(&self, turn: usize) -> u8 {
         self.places[turn % self.len().max(1)]
     }

@@ -93,9 +93,9 @@ pub struct ConnectionLimits {
     pub max_idle: u32,
     /// `max_connections`: connections to one upstream at a time. Default 64, min 1, max 1,024.
     ///
-    /// Ten names a second that are not answered until the deadline of 4.8 s hold 48, less than one
-    /// client may have of 64. A server that accepts fewer (Unbound 10, dnsmasq 20) refuses the
-    /// rest, which is no failure.
+    /// Ten unanswered names a second, each until the deadline of 4.8 s, hold 48 connections, less
+    /// than one client's share of 64. If a server accepts fewer (Unbound 10, dnsmasq 20), the
+    /// refused connections are no failure.
     pub max_connections: u32,
 }
 
@@ -108,7 +108,7 @@ impl Default for ConnectionLimits {
 /// Why a stanza cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StanzaError {
-    /// It has more than [`MAX_UPSTREAMS`].
+    /// The stanza has more than [`MAX_UPSTREAMS`] upstreams.
     #[error("more than {MAX_UPSTREAMS} TOs configured: {0}")]
     TooManyUpstreams(usize),
     /// NOERROR is no failure, so it cannot cause a failover.
@@ -116,7 +116,7 @@ pub enum StanzaError {
     FailoverNoError,
 }
 
-/// The upstreams of a stanza, and those of them that are left out.
+/// The known upstreams of a stanza, and which of them are left out.
 #[derive(Debug, Default)]
 struct Choice {
     /// The upstreams of all targets, files and host names, in written order.
@@ -181,7 +181,7 @@ impl Stanza {
         self.upstreams.load_full()
     }
 
-    /// The path of the first query to an upstream of it, for clients over UDP.
+    /// Returns the path of the first query to an upstream, for clients over UDP.
     pub fn path_to(&self, upstream: &Upstream) -> UpstreamPath {
         match self.spec.force_tcp || upstream.tls().is_some() {
             true => UpstreamPath::Stream,
@@ -189,20 +189,20 @@ impl Stanza {
         }
     }
 
-    /// The upstreams that are down now.
+    /// Returns the upstreams that are down now.
     pub fn down(&self) -> Vec<Arc<Upstream>> {
         let is_down =
             |upstream: &&Arc<Upstream>| upstream.is_down(self.path_to(upstream), self.spec.max_fails);
         self.upstreams().iter().filter(is_down).cloned().collect()
     }
 
-    /// Every upstream known now, in written order, including those left out.
+    /// Returns every upstream known now, in written order, including those left out.
     pub fn known(&self) -> Arc<Vec<Arc<Upstream>>> {
         self.choice().known.clone()
     }
 
-    /// Replaces the upstreams, in written order: a resolv.conf changed. Queries in flight keep
-    /// those they began with.
+    /// Replaces the upstreams, in written order, after a resolv.conf changed. Queries in flight
+    /// keep the upstreams that they began with.
     ///
     /// # Errors
     /// [`StanzaError::TooManyUpstreams`]; the old ones stay.
@@ -210,7 +210,7 @@ impl Stanza {
         self.set_upstreams_but(upstreams, Vec::new())
     }
 
-    /// As [`Stanza::set_upstreams`], and leaves out those that are this server itself.
+    /// Like [`Stanza::set_upstreams`], but leaves out `ourselves`: this server itself.
     ///
     /// # Errors
     /// [`StanzaError::TooManyUpstreams`]; the old ones stay.
@@ -238,27 +238,28 @@ impl Stanza {
         before
     }
 
-    /// Upstreams that forward back to us are detected anew.
+    /// Stores the known upstreams without `ourselves`; loops are detected anew.
     fn choose(&self, choice: &mut Choice, known: Arc<Vec<Arc<Upstream>>>, ourselves: Vec<Arc<Upstream>>) {
         let is_asked = |upstream: &&Arc<Upstream>| !has(&ourselves, upstream);
         self.upstreams.store(Arc::new(known.iter().filter(is_asked).cloned().collect()));
         *choice = Choice { known, ourselves, looping: Vec::new() };
     }
 
-    /// The known upstreams that are left out, as queries to them would return to this server.
+    /// Returns the known upstreams that are left out, as queries to them would return to this
+    /// server.
     pub fn left_out(&self) -> Vec<Arc<Upstream>> {
         let choice = self.choice();
         choice.ourselves.iter().chain(&choice.looping).cloned().collect()
     }
 
-    /// The failure of a query where there is no upstream to try.
+    /// Returns the error of a query for which there is no upstream to try.
     pub(crate) fn without_upstreams(&self) -> ForwardError {
         if self.choice().known.is_empty() { ForwardError::NoUpstream } else { ForwardError::AllLoop }
     }
 
-    /// Queries `upstreams` alone from now on, as those in `looping` forward our queries back to us.
-    /// Returns false, and changes nothing, if the upstreams are no longer `before`: a followed
-    /// file, a name or an address of this machine has changed them meanwhile.
+    /// Leaves out `looping`, the upstreams that forward our queries back to us. Returns false, and
+    /// changes nothing, if the upstreams are no longer `before`: a followed file, a name or an
+    /// address of this machine has changed them meanwhile.
     pub fn leave_out(
         &self,
         before: &Arc<Vec<Arc<Upstream>>>,
@@ -295,8 +296,8 @@ impl Stanza {
         self.spec.force_tcp || (!self.spec.prefer_udp && proto == Proto::Tcp)
     }
 
-    /// Admits a query of a client under `max_concurrent`; `None`, and counted, where the client may
-    /// have no more.
+    /// Admits a query of a client under `max_concurrent`. If the client has no quota left, counts
+    /// the refusal and returns `None`.
     pub(crate) fn admit(&self, client: ClientId) -> Option<Admitted<'_>> {
         if self.concurrent.acquire(client) {
             return Some(Admitted { stanza: self, client });
@@ -305,18 +306,18 @@ impl Stanza {
         None
     }
 
-    /// Ends a query that was admitted and kept.
+    /// Releases the admission of a query after [`Admitted::keep`].
     pub(crate) fn release(&self, client: ClientId) {
         self.concurrent.release(client);
     }
 
-    /// Whether an attempt that could not leave this machine counts as failed: where the stanza sets
-    /// their number.
+    /// Whether an attempt that could not be sent from this machine counts as failed: only if the
+    /// stanza limits the number of attempts.
     pub(crate) fn counts_unsent(&self) -> bool {
         self.spec.max_connect_attempts.is_some_and(|attempts| attempts > 0)
     }
 
-    /// How many attempts may fail in one query with `upstreams` upstreams.
+    /// Returns how many attempts may fail in one query with `upstreams` upstreams.
     pub(crate) fn attempts_allowed(&self, upstreams: usize) -> u32 {
         match self.spec.max_connect_attempts {
             None => 2 * upstreams as u32,
@@ -341,7 +342,7 @@ pub(crate) struct Admitted<'g> {
 }
 
 impl Admitted<'_> {
-    /// Leaves the release to the flight.
+    /// Keeps the admission: the flight releases it.
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
@@ -379,7 +380,7 @@ impl Stanzas {
         self.matching(0, name).is_some()
     }
 
-    /// The first stanza from `start` on that forwards this name.
+    /// Returns the index of the first stanza from `start` on that forwards this name.
     pub(crate) fn matching(&self, start: usize, name: &Name) -> Option<usize> {
         (start..self.stanzas.len()).find(|&at| self.stanzas[at].matches(name))
     }
@@ -388,9 +389,9 @@ impl Stanzas {
 /// The deadline of a query, whatever it waits for: stub resolvers give up after 5 s, and the
 /// answer, or the SERVFAIL that makes them try another server, must arrive before.
 pub const DEADLINE: Duration = Duration::from_millis(4_800);
-/// Below this a healthy upstream on the other side of the world would time out.
+/// The lowest `read_timeout`: a healthy upstream on the other side of the world must not time out.
 const READ_TIMEOUT_MIN: Duration = Duration::from_millis(100);
-/// `health_check 0s` is legal in a Corefile, and must not cause a flood of probes.
+/// The lowest probe interval: `health_check 0s` is legal, and must not cause a flood of probes.
 const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ impl TlsSettings {
         }
     }
 
-    /// The same settings, sharing sessions, for an upstream with another name.
+    /// Returns the same settings, sharing sessions, for an upstream with another name.
     ///
     /// # Errors
     /// [`TlsError::ServerName`].
@@ -91,7 +91,7 @@ impl TlsSettings {
         self.config.clone()
     }
 
-    /// The name that the certificate of an upstream at `address` must have.
+    /// Returns the name that the certificate of an upstream at `address` must have.
     pub(crate) fn server_name_for(&self, address: IpAddr) -> ServerName<'static> {
         self.server_name.clone().unwrap_or_else(|| ServerName::from(address))
     }
@@ -105,7 +105,7 @@ impl PartialEq for TlsSettings {
 
 impl Eq for TlsSettings {}
 
-/// Leaves out the key.
+/// Prints the name only: the key must not be printed.
 impl std::fmt::Debug for TlsSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TlsSettings").field("server_name", &self.server_name).finish_non_exhaustive()

@@ -69,12 +69,12 @@ impl PathState {
 }
 
 impl Upstream {
-    /// Its number, unique in the process.
+    /// The upstream's number, unique in the process.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Its address.
+    /// The upstream's address and port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -84,7 +84,7 @@ impl Upstream {
         self.tls.as_ref()
     }
 
-    /// The local address of queries to it; `None`: the kernel's choice.
+    /// The local address of queries to the upstream; `None`: the kernel's choice.
     pub fn source(&self) -> Option<IpAddr> {
         self.source
     }
@@ -94,7 +94,7 @@ impl Upstream {
         &self.metrics
     }
 
-    /// The path of a query to it; `tcp`: over TCP even where it is plain.
+    /// Returns the path of a query to the upstream; `tcp`: over TCP even without TLS.
     #[inline]
     pub(crate) fn path(&self, tcp: bool) -> UpstreamPath {
         if tcp || self.tls.is_some() { UpstreamPath::Stream } else { UpstreamPath::Udp }
@@ -107,12 +107,12 @@ impl Upstream {
         }
     }
 
-    /// How many probes failed in a row.
+    /// The number of probes that failed in a row.
     pub fn fails(&self, path: UpstreamPath) -> u32 {
         self.state(path).fails.load(Ordering::Relaxed)
     }
 
-    /// Whether it is down for a stanza with this `max_fails`.
+    /// Whether the upstream is down for a stanza with this `max_fails`.
     #[inline]
     pub fn is_down(&self, path: UpstreamPath, max_fails: u32) -> bool {
         max_fails != 0 && self.fails(path) > max_fails
@@ -123,7 +123,7 @@ impl Upstream {
         self.congestion(path).srtt()
     }
 
-    /// Number of outstanding queries, and its bound, while there is a standing queue.
+    /// Returns the number of outstanding queries, and its bound while there is a standing queue.
     pub fn outstanding(&self, path: UpstreamPath) -> (u32, Option<u32>) {
         self.congestion(path).outstanding()
     }
@@ -132,7 +132,7 @@ impl Upstream {
         &self.state(path).congestion
     }
 
-    /// Notes an answer to a query that was sent `rtt` ago: it is alive. For `is_copy` see
+    /// Notes an answer to a query that was sent `rtt` ago: the upstream is alive. For `is_copy` see
     /// [`Congestion::replied`].
     pub(crate) fn replied(&self, path: UpstreamPath, now: Instant, rtt: Duration, is_copy: bool) {
         let state = self.state(path);
@@ -167,7 +167,7 @@ impl Upstream {
         state.lost_at.store(self.millis(now), Ordering::Relaxed);
     }
 
-    /// Whether it lost so many hedges in a row, so recently, that others are tried first.
+    /// Whether the upstream lost so many hedges in a row, so recently, that others are tried first.
     pub(crate) fn is_suspect(&self, path: UpstreamPath, now: Instant) -> bool {
         let state = self.state(path);
         state.losses.load(Ordering::Relaxed) >= SUSPECT_LOSSES
@@ -183,7 +183,7 @@ impl Upstream {
             && trial_at.compare_exchange(due, now + TRIAL_MS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The quota of queries on its connections, over all workers.
+    /// The quota of queries on the upstream's connections, over all workers.
     pub(crate) fn stream_places(&self) -> &ClientQuota {
         &self.stream_places
     }
@@ -208,7 +208,7 @@ impl Upstream {
         !healthy
     }
 
-    /// The time of [`Congestion`].
+    /// Converts a time to that of [`Congestion`], in microseconds.
     pub(crate) fn micros(&self, now: Instant) -> u64 {
         // The query of the first reply may have been sent before the epoch.
         (now.saturating_duration_since(self.epoch) + RTT_MAX).as_micros() as u64
@@ -234,13 +234,13 @@ struct Known {
 }
 
 impl Registry {
-    /// An empty registry, and the queue of probe requests for [`crate::health::run`].
+    /// Creates an empty registry, and the queue of probe requests for [`crate::health::run`].
     pub fn new(now: Instant) -> (Self, ProbeRequests) {
         let (probes, requests) = mpsc::unbounded_channel();
         (Self { epoch: now, probes, known: Mutex::default() }, ProbeRequests(requests))
     }
 
-    /// The upstream at `address` with these TLS settings (equal by content) and this source
+    /// Returns the upstream at `address` with these TLS settings (equal by content) and this source
     /// address: the one in use, or a new one.
     pub fn upstream(
         &self,
@@ -274,8 +274,8 @@ impl Registry {
         upstream
     }
 
-    /// The upstreams in use, for the collector. Two may share an address (plain and TLS, or another
-    /// source).
+    /// Returns the upstreams in use, for the collector. Two may share an address (plain and TLS, or
+    /// different sources).
     pub fn upstreams(&self) -> Vec<Arc<Upstream>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.upstreams.iter().filter_map(Weak::upgrade).collect()
@@ -313,7 +313,7 @@ pub struct ProbeRequests(pub(crate) mpsc::UnboundedReceiver<ProbeRequest>);
 
 #[cfg(feature = "testing")]
 impl ProbeRequests {
-    /// The next request, if one waits.
+    /// Takes the next request, if one waits.
     pub fn try_next(&mut self) -> Option<ProbeRequest> {
         self.0.try_recv().ok()
     }
@@ -322,8 +322,8 @@ impl ProbeRequests {
 /// One lost hedge is a lost packet; three in a row, without a reply in between, are a silent
 /// upstream.
 const SUSPECT_LOSSES: u32 = 3;
-/// Long enough that trials (every 250 ms) renew it while there is traffic, short enough to expire
-/// without.
+/// How long lost hedges make an upstream suspect, in milliseconds: long enough that trials (every
+/// 250 ms) renew it while there is traffic, short enough to expire without.
 const SUSPECT_MS: u64 = 2_000;
 const TRIAL_MS: u64 = 250;
 

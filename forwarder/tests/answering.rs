@@ -116,7 +116,7 @@ fn next_hands_over_to_the_next_stanza_that_matches() {
     }
 }
 
-/// Regardless of earlier truncated replies.
+/// The next upstream has its full time to answer, regardless of earlier truncated replies.
 #[test]
 fn next_upstream_has_full_time() {
     for (after, expected, at) in [(3_700, NOERROR.ok(), 4_702), (3_900, None, 4_800)] {

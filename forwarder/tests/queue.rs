@@ -164,7 +164,7 @@ fn an_overloaded_upstream_answers_what_it_can() {
     }
 }
 
-/// Within one round trip and the learned timeout, while losses are rare.
+/// Lost datagrams delay answers by a round trip and the learned timeout, while losses are rare.
 #[test]
 fn lost_datagrams_cost_one_timeout() {
     for (per_second, percent, per_mille, within_ms) in [
@@ -281,7 +281,7 @@ fn a_query_holds_one_connection() {
     assert_eq!((sent, world.net.cancelled), (vec![0, 20], 1));
 }
 
-/// Its failure is a local limit, which is not cached, although it was counted as silence before.
+/// The failure is a local limit, which is not cached, although it was counted as silence before.
 #[test]
 fn a_query_that_waited_for_a_connection_was_not_sent() {
     let spec = StanzaSpec { force_tcp: true, ..sequential() };

@@ -198,7 +198,7 @@ fn the_first_good_reply_wins_over_an_earlier_servfail() {
     assert!((ms(2_000)..ms(2_010)).contains(&done.at), "{:?}", done.at);
 }
 
-/// A late reply fills the cache, and answers clients that ask by then.
+/// A late reply fills the cache, and answers clients that query meanwhile.
 #[test]
 fn late_reply_fills_cache() {
     let mut world = World::new(sequential(), vec![answers(6_000)]);

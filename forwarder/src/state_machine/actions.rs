@@ -38,13 +38,13 @@ impl ExchangeId {
         ((self.0 >> 8) as u32 & 0x00ff_ffff, (self.0 >> 32) as u32, self.0 as u8)
     }
 
-    /// As a number: for tests that use [`crate::Streams`] without a machine.
+    /// Returns the id as a number, for tests that use [`crate::Streams`] without a state machine.
     #[cfg(feature = "testing")]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The id of that number.
+    /// Returns the id with this number.
     #[cfg(feature = "testing")]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -61,7 +61,7 @@ impl fmt::Debug for ExchangeId {
 /// A query to send over a connection.
 #[derive(Debug)]
 pub struct Exchange<'a> {
-    /// Identifies it in the result.
+    /// Identifies the query in the result.
     pub id: ExchangeId,
     /// The upstream.
     pub upstream: &'a Arc<Upstream>,
@@ -73,10 +73,10 @@ pub struct Exchange<'a> {
     pub limits: ConnectionLimits,
     /// The client, for the upstream's quota.
     pub client: ClientId,
-    /// When its clients are answered with a failure: a connection without another query is closed
-    /// then.
+    /// When the query's clients are answered with a failure; a connection without another query is
+    /// closed then.
     pub give_up_at: Instant,
-    /// After this the reply is of no use to the cache either.
+    /// After this time the reply is of no use to the cache either.
     pub deadline: Instant,
 }
 
@@ -122,8 +122,7 @@ pub struct ForwardQuery<'a> {
     pub proto: Proto,
     /// The block's number: equal queries of different blocks are different flights.
     pub block: u64,
-    /// The caller's key of the flight, returned in [`FlightResult`]; that of the flight's first
-    /// query.
+    /// The caller's key; [`FlightResult`] returns the key of the flight's first query.
     pub key: u64,
     /// How long this waiter waits at most; `None`: until the flight ends.
     pub patience: Option<Duration>,
@@ -136,7 +135,7 @@ pub struct ForwardQuery<'a> {
 pub struct Refused<W> {
     /// The waiter of the query.
     pub waiter: W,
-    /// Why.
+    /// The error.
     pub failure: ForwardError,
     /// Whether the same query is in flight, and only this waiter was refused.
     pub flies: bool,
@@ -150,13 +149,13 @@ pub struct FlightResult<'a, W> {
     pub outcome: Result<&'a mut Answer, ForwardError>,
     /// The query of the first waiter.
     pub query: Query<'a>,
-    /// As in [`ForwardQuery`].
+    /// As in [`ForwardQuery::block`].
     pub block: u64,
-    /// As in [`ForwardQuery`].
+    /// As in [`ForwardQuery::key`].
     pub key: u64,
     /// The upstream that answered, or that failed last.
     pub upstream: Option<&'a Arc<Upstream>>,
-    /// From the query to the upstream's reply; zero without one.
+    /// The time from the query to the upstream's reply; zero without a reply.
     pub rtt: Duration,
     /// Whether all waiters had timed out before: there is no client, but the answer may be cached.
     pub late: bool,

@@ -35,7 +35,8 @@ impl<W> Forwarder<W> {
         self.try_suspect(now, slot);
     }
 
-    /// Tries the next upstream, if one may be tried; gives up if nothing is waited for any more.
+    /// Tries the next upstream, if one may be tried; ends the flight if it waits for no reply any
+    /// more.
     pub(super) fn try_next(&mut self, now: Instant, slot: u32) {
         let flight = &mut self.table[slot];
         let (failfast, spare) = (flight.stanza().spec().failfast, flight.spare());
@@ -97,7 +98,7 @@ impl<W> Forwarder<W> {
         flight.hedge_at = flight.offset(at.after(wait));
     }
 
-    /// Has the query sent to one upstream.
+    /// Begins an attempt at one upstream.
     pub(super) fn send(&mut self, now: Instant, slot: u32, this: Try) {
         let at = self.machine_time(now);
         // A query uses one connection of an upstream at a time.
@@ -160,7 +161,7 @@ impl<W> Forwarder<W> {
             && flight.patience_at <= offset
             && self.release_impatient(slot, offset)
         {
-            // Continues once these have been handed out.
+            // The other actions follow once these waiters have been handed out.
             return;
         }
         let failed = self.count_silence(now, slot);
@@ -278,8 +279,8 @@ impl<W> Forwarder<W> {
             let upstream = flight.upstreams[usize::from(last?.upstream)].address();
             Some(silent(last?, upstream, &self.sockets))
         });
-        // The attempt sent last, be it in use or the last one that failed: serials wrap, and the
-        // flight's own is the newest.
+        // The upstream of the attempt sent last, in use or failed: of all serials the one with the
+        // least distance to `flight.serial`, as serials wrap.
         let open = flight.attempts.iter().filter(|attempt| attempt.state != AttemptState::Free);
         let tried = open.map(|attempt| (attempt.serial, attempt.upstream)).chain(cold.failed);
         let upstream = tried.min_by_key(|(serial, _)| flight.serial.wrapping_sub(*serial)).map(|(_, at)| at);
@@ -415,7 +416,7 @@ impl<W> Forwarder<W> {
         self.close(slot, nth);
     }
 
-    /// Has an exchange that waits for a connection use the quota of a client that joined the flight.
+    /// Counts an exchange that waits for a connection for a client that joined the flight.
     pub(super) fn join_exchange(&mut self, slot: u32, client: ClientId) {
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
@@ -423,7 +424,7 @@ impl<W> Forwarder<W> {
             return;
         }
         let mut streams = flight.attempts.iter().rev().filter(|attempt| attempt.state != AttemptState::Free);
-        // One of an upstream at a time, and mostly one in all.
+        // A flight has at most one exchange per upstream, and mostly one in all.
         let stream = streams.find_map(|attempt| match attempt.transport {
             UpstreamTransport::Stream(kind) => Some((attempt.upstream, kind, attempt.serial)),
             UpstreamTransport::Udp => None,
@@ -465,7 +466,7 @@ impl<W> Forwarder<W> {
     }
 }
 
-/// The number of joining clients for which a flight's waiting exchange is counted instead.
+/// The most joining clients that a flight's waiting exchange is counted for in turn.
 const MAX_JOINS: u8 = 8;
 /// Attempts that may fail in one query whatever the stanza sets: a refusal takes microseconds, and
 /// the deadline alone would allow a hundred thousand.

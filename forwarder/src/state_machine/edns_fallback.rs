@@ -36,8 +36,8 @@ impl<W> Flight<W> {
         self.bits & (DNSSEC_OK | ADDED) != 0
     }
 
-    /// The EDNS level for a query to that upstream: `asked`, or a lower one if the upstream accepts
-    /// no more.
+    /// Returns the EDNS level for a query to this upstream: `asked`, or a lower one if the upstream
+    /// accepts no more.
     pub(super) fn edns_level(&self, now: Instant, upstream: u8, asked: EdnsLevel) -> EdnsLevel {
         let edns = self.upstream(upstream).edns();
         let refused = self.bits & ADDED == 0 || self.refused_edns >> upstream & 1 == 1;
@@ -69,10 +69,10 @@ impl<W> Flight<W> {
         }
     }
 
-    /// The upstream for a copy while no other one may be tried, the level of the copy, and whether
-    /// that is lower than before: the upstream may not answer because of our OPT, or its reply did
-    /// not repeat the subnet. Otherwise it must be the only upstream that is tried. `None` over a
-    /// connection, as TCP retransmits by itself.
+    /// Returns the upstream for a copy while no other one may be tried, the copy's EDNS level, and
+    /// whether this level is lower than before, as the upstream may not answer because of our OPT,
+    /// or did not repeat the subnet. Otherwise it must be the only upstream with attempts. `None`
+    /// over a connection, as TCP retransmits by itself.
     pub(super) fn again(&self, now: Instant) -> Option<(u8, EdnsLevel, bool)> {
         let is_open = |attempt: &&Attempt| {
             attempt.state == AttemptState::Waiting && attempt.transport == UpstreamTransport::Udp
@@ -100,7 +100,8 @@ impl<W> Flight<W> {
         waiting.all(|other| other.upstream == first.upstream).then_some((first.upstream, first.edns, strayed))
     }
 
-    /// Whether another upstream that may support EDNS can still answer, for a query with DO.
+    /// Whether an upstream other than `but` that may support EDNS can still answer, for a query
+    /// with DO.
     pub(super) fn has_speaker(&self, now: Instant, but: u8) -> bool {
         (0..self.order.len() as u8).any(|at| {
             let upstream = self.upstream(at);
@@ -135,7 +136,7 @@ impl<W> Forwarder<W> {
         attempt.edns != EdnsLevel::Plain && finds_fault(self.answer.rcode)
     }
 
-    /// Sends a refused query again, at a lower level.
+    /// Sends a query with refused EDNS again, at a lower level.
     pub(super) fn send_less(&mut self, now: Instant, slot: u32, attempt: &Attempt) {
         let flight = &mut self.table[slot];
         let edns = if attempt.edns == EdnsLevel::Whole && flight.has_options() {
@@ -171,10 +172,10 @@ impl<W> Forwarder<W> {
         self.table[slot].dnssec_ok() && (edns == EdnsLevel::Plain || !self.answer.opt)
     }
 
-    /// Whether the reply in `self.answer` repeats the client's subnet, if it has any. One that does
-    /// not is dropped: it may be forged, by an attacker that makes clients send queries with many
-    /// subnets to need to guess only one id of many (RFC 7871, section 11.2). The query's copies
-    /// are sent without subnet.
+    /// Whether the reply in `self.answer` repeats the client's subnet, if it has any. Other replies
+    /// are dropped, as they may be forged: an attacker that makes clients send queries with many
+    /// subnets needs to guess only one id of many (RFC 7871, section 11.2). The query's copies are
+    /// sent without subnet.
     pub(super) fn repeats_subnet(&mut self, slot: u32, nth: usize) -> bool {
         let flight = &mut self.table[slot];
         let sent = flight.attempts[nth].edns == EdnsLevel::Whole;
@@ -188,8 +189,8 @@ impl<W> Forwarder<W> {
         repeats
     }
 
-    /// Sets in `self.answer` whether it is valid for this flight's waiters only, and removes a
-    /// subnet that does not repeat that of the query.
+    /// Sets in `self.answer` whether the answer is valid for this flight's waiters only, and
+    /// removes a subnet that does not repeat the query's.
     pub(super) fn mark(&mut self, slot: u32, edns: EdnsLevel) {
         let flight = &self.table[slot];
         let sent = edns == EdnsLevel::Whole && flight.has_subnet();

@@ -16,7 +16,7 @@ use crate::congestion::Congestion;
 use crate::policy::Order;
 use crate::{ForwardError, Stanza, Stanzas, StreamKind, Upstream, UpstreamPath};
 
-/// A query in flight. Its size counts: see [`super::slot_octets`].
+/// A query in flight. Its size bounds the memory of a worker: see [`super::slot_octets`].
 #[derive(Debug)]
 pub(super) struct Flight<W> {
     pub(super) held: KeptQuery,
@@ -28,7 +28,7 @@ pub(super) struct Flight<W> {
     pub(super) key: u64,
     pub(super) hash: u64,
     pub(super) started: MachineTime,
-    /// These three in microseconds after `started`.
+    /// `deadline`, `hedge_at` and `patience_at` are in microseconds after `started`.
     pub(super) deadline: u32,
     pub(super) hedge_at: u32,
     pub(super) patience_at: u32,
@@ -66,10 +66,10 @@ impl std::fmt::Debug for KeptQuery {
 pub(super) enum FlightState {
     /// It has waiters.
     Flying,
-    /// It is answered; other upstreams that were tried have until `read_timeout` to show that they
+    /// It is answered; other upstreams with attempts have until `read_timeout` to show that they
     /// are alive.
     Settled,
-    /// Its waiters were answered with the failure; a reply is still cached.
+    /// Its waiters were answered with a failure; a reply is still cached.
     Late,
 }
 
@@ -84,13 +84,13 @@ pub(super) struct ColdState {
     /// Upstreams that could not be sent to lately, one bit each, and the number of pauses for that.
     pub(super) unsent: u16,
     pub(super) pauses: u8,
-    /// Whether it was counted that all upstreams are down.
+    /// Whether the metric of queries for which all upstreams are down has counted this flight.
     pub(super) down: bool,
     /// Serial and upstream of the last attempt that failed and was freed.
     pub(super) failed: Option<(u8, u8)>,
-    /// The last joining client, which exchanges are counted for instead of the first one.
+    /// The last joining client for which exchanges are counted in place of the first client.
     pub(super) joined: Option<ClientId>,
-    /// The number of such clients so far.
+    /// The number of joining clients so far for which an exchange was counted.
     pub(super) joins: u8,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Spare {
     pub(super) rtt: Duration,
     /// The EDNS level of the query.
     pub(super) edns: EdnsLevel,
-    /// Whether other upstreams are still to be tried because of it.
+    /// Whether other upstreams are still to be tried because of this reply.
     pub(super) failover: bool,
     /// Whether its rcode means that the upstream could not answer.
     pub(super) bad: bool,
@@ -113,7 +113,7 @@ pub(super) struct Spare {
 pub(super) struct Attempt {
     /// In microseconds after the flight's start.
     pub(super) sent: u32,
-    /// Over UDP only.
+    /// Used over UDP only.
     pub(super) socket: SocketId,
     pub(super) id: u16,
     pub(super) upstream: u8,
@@ -131,7 +131,7 @@ pub(super) enum AttemptKind {
     First,
     /// Another upstream may still answer.
     Hedge,
-    /// The same upstream may still answer an earlier one.
+    /// The same upstream may still answer an earlier attempt.
     Copy,
 }
 
@@ -208,7 +208,7 @@ impl<W> Flight<W> {
         &self.chain.stanzas()[usize::from(self.stanza)]
     }
 
-    /// A time in microseconds after the start.
+    /// Converts a time to microseconds after the flight's start.
     pub(super) fn offset(&self, at: MachineTime) -> u32 {
         u32::try_from(at.0.saturating_sub(self.started.0)).unwrap_or(NEVER)
     }
@@ -217,7 +217,7 @@ impl<W> Flight<W> {
         if offset == NEVER { MachineTime::NEVER } else { MachineTime(self.started.0 + u64::from(offset)) }
     }
 
-    /// The number of attempts that wait and have not timed out.
+    /// Returns the number of attempts that wait and have not timed out.
     pub(super) fn waiting(&self) -> usize {
         self.attempts.iter().filter(|attempt| attempt.state == AttemptState::Waiting).count()
     }
@@ -239,25 +239,26 @@ impl<W> Flight<W> {
         self.upstreams[usize::from(upstream)].is_down(self.path(upstream), max_fails)
     }
 
-    /// Whether it lost so many hedges lately, over the path of this query, that others are tried
-    /// first.
+    /// Whether the upstream lost so many hedges lately, over the path of this query, that others
+    /// are tried first.
     pub(super) fn is_suspect(&self, upstream: u8, now: Instant) -> bool {
         self.upstreams[usize::from(upstream)].is_suspect(self.path(upstream), now)
     }
 
-    /// The path of this query to an upstream.
+    /// Returns the path of this query to an upstream.
     pub(super) fn path(&self, upstream: u8) -> UpstreamPath {
         self.upstreams[usize::from(upstream)].path(self.asks_over_tcp())
     }
 
-    /// Whether plain upstreams of its present stanza are queried over TCP.
+    /// Whether plain upstreams of the flight's present stanza are queried over TCP.
     pub(super) fn asks_over_tcp(&self) -> bool {
         let proto = if self.bits & OVER_TCP != 0 { Proto::Tcp } else { Proto::Udp };
         self.stanza().asks_over_tcp(proto)
     }
 
-    /// The attempt that one more may use: a free one, else of those that timed out the oldest copy,
-    /// or else the oldest. The reply to a slow name arrives first for its first transmission.
+    /// Returns the index for a new attempt: a free one, else the oldest copy that timed out, else
+    /// the oldest attempt that timed out. A slow name's first transmission is the first to be
+    /// answered.
     pub(super) fn attempt_to_use(&self) -> Option<usize> {
         self.attempts.iter().position(|attempt| attempt.state == AttemptState::Free).or_else(|| {
             (0..ATTEMPTS)
@@ -272,8 +273,9 @@ impl<W> Flight<W> {
             .position(|attempt| attempt.state != AttemptState::Free && attempt.serial == serial)
     }
 
-    /// The next upstream to try: the first from the cursor on that is up, has not failed over, has
-    /// no waiting attempt, can be sent to, and has room for one more query of this client.
+    /// Returns the next upstream to try: the first from the cursor on that is up, has not failed
+    /// over, has no waiting attempt, can be sent to, and has room for one more query of this
+    /// client.
     pub(super) fn pick(&self) -> Pick {
         let (count, mut all_down, mut full) = (self.order.len(), true, None);
         for turn in usize::from(self.cursor)..usize::from(self.cursor) + count {
@@ -297,12 +299,12 @@ impl<W> Flight<W> {
         }
     }
 
-    /// The congestion state of the path of this query to an upstream.
+    /// Returns the congestion state of this query's path to an upstream.
     pub(super) fn congestion(&self, upstream: u8) -> &Congestion {
         self.upstreams[usize::from(upstream)].congestion(self.path(upstream))
     }
 
-    /// Of the attempts in use at an upstream: when the last one was sent, and how many precede it.
+    /// Returns the send time of the last attempt in use at an upstream, and how many precede it.
     pub(super) fn sent_to(&self, upstream: u8) -> Option<(u32, u32)> {
         let open = |attempt: &&Attempt| attempt.state != AttemptState::Free && attempt.upstream == upstream;
         let attempts = self.attempts.iter().filter(open);
@@ -314,7 +316,7 @@ impl<W> Flight<W> {
         self.cold.get_or_insert_default()
     }
 
-    /// Upstreams that could not be sent to of late, one bit each.
+    /// Returns the upstreams that could not be sent to lately, one bit each.
     pub(super) fn unsent(&self) -> u16 {
         self.cold.as_ref().map_or(0, |cold| cold.unsent)
     }
@@ -365,9 +367,9 @@ pub(super) enum Pick {
 }
 
 impl ForwardQuery<'_> {
-    /// A hash that is equal for all queries that would share a flight, with the same hasher: by it
-    /// workers agree which of them forwards a query, so that equal misses of different workers
-    /// share a flight too. `None` if no stanza forwards the name.
+    /// Returns a hash that is equal for all queries that would share a flight, given the same
+    /// hasher. Workers use it to choose the worker that forwards a query, so that equal misses of
+    /// different workers share a flight too. `None` if no stanza forwards the name.
     pub fn fingerprint(&self, hasher: &impl BuildHasher) -> Option<u64> {
         let at = self.chain.matching(0, &self.query.name)?;
         let bits = key_bits(self.query, self.chain.stanzas()[at].asks_over_tcp(self.proto));
@@ -375,8 +377,8 @@ impl ForwardQuery<'_> {
     }
 }
 
-/// The part of a flight's key besides name, type, class, client subnet, and what middleware added
-/// for upstreams.
+/// Returns the part of a flight's key besides name, type, class, client subnet, and what middleware
+/// added for upstreams.
 pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
     let mut bits = 0;
     for (bit, set) in [
@@ -394,7 +396,7 @@ pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
     bits
 }
 
-/// The hash of a flight's key.
+/// Returns the hash of a flight's key.
 pub(super) fn key_hash(block: u64, query: &Query<'_>, bits: u8, hasher: &impl BuildHasher) -> u64 {
     let mut state = hasher.build_hasher();
     state.write_u64(block ^ u64::from(bits) << 56);
@@ -413,7 +415,7 @@ fn subnet<'q>(query: &Query<'q>) -> Option<&'q [u8]> {
     query.edns.and_then(|edns| edns.client_subnet)
 }
 
-/// The error of an attempt without reply.
+/// Returns the error of an attempt without reply.
 pub(super) fn silent(attempt: &Attempt, upstream: SocketAddr, sockets: &UdpSockets) -> ForwardError {
     let stream = match attempt.transport {
         UpstreamTransport::Udp => None,

@@ -28,7 +28,7 @@ impl<W> FlightTable<W> {
     pub(super) fn new(limit: usize, first_generation: u32) -> Self {
         // Exchange ids have 24 bits for the slot.
         let limit = limit.clamp(1, 1 << 24);
-        // Reserved, not touched: memory is committed as flights need it, and never moved.
+        // Reserved at once: pages are committed as flights use them, and the slab is never moved.
         Self {
             slots: Vec::with_capacity(limit),
             free: Vec::new(),
@@ -67,7 +67,7 @@ impl<W> FlightTable<W> {
         slot
     }
 
-    /// The joinable flight with the same query.
+    /// Returns the joinable flight with the same query.
     pub(super) fn find(&self, hash: u64, ask: &ForwardQuery<'_>, bits: u8) -> Option<u32> {
         let same = |&slot: &u32| {
             self.get(slot).is_some_and(|flight| flight.hash == hash && flight.is_for(ask, bits))
@@ -75,8 +75,8 @@ impl<W> FlightTable<W> {
         self.joinable.find(hash, same).copied()
     }
 
-    /// The joinable flight with the same query as the one in `slot`, which is not joinable any
-    /// more.
+    /// Returns the joinable flight with the same query as the one in `slot`, which is not joinable
+    /// any more.
     pub(super) fn find_like(&self, slot: u32) -> Option<u32> {
         let this = self.get(slot)?;
         let same = |&other: &u32| other != slot && self.get(other).is_some_and(|other| other.is_like(this));
@@ -111,12 +111,12 @@ impl<W> FlightTable<W> {
             .is_some_and(|place| place.generation == generation && place.flight.is_some())
     }
 
-    /// The first slot in use, from this one on.
+    /// Returns the first slot in use, from this one on.
     pub(super) fn next_taken(&self, from: u32) -> Option<u32> {
         (from..self.slots.len() as u32).find(|&slot| self.get(slot).is_some())
     }
 
-    /// The slots in use.
+    /// Returns the slots in use.
     pub(super) fn taken(&self) -> Vec<u32> {
         (0..self.slots.len() as u32).filter(|&slot| self.get(slot).is_some()).collect()
     }

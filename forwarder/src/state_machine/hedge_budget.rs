@@ -15,7 +15,7 @@ impl HedgeBudget {
         Self { tenths: FIRST }
     }
 
-    /// Adds the tenth of a reply.
+    /// Adds the tenth of a hedge that a reply earns.
     pub(super) fn earn(&mut self) {
         self.tenths = (self.tenths + PER_REPLY).min(CAPACITY);
     }
@@ -25,7 +25,7 @@ impl HedgeBudget {
         self.tenths = (self.tenths + HEDGE).min(CAPACITY);
     }
 
-    /// Takes a hedge; false if there is none.
+    /// Takes the tokens of a hedge; false if there are too few.
     pub(super) fn take(&mut self) -> bool {
         let enough = self.tenths >= HEDGE;
         if enough {
@@ -37,9 +37,9 @@ impl HedgeBudget {
 
 const HEDGE: u32 = 10;
 const PER_REPLY: u32 = HEDGE / 10;
-/// Before the first reply: enough to find out that an upstream is silent.
+/// Tokens before the first reply: enough to find out that an upstream is silent.
 const FIRST: u32 = 10 * HEDGE;
-/// 0.3 s worth of queries at 2,000 a second.
+/// The most tokens: hedges for 0.3 s of queries at 2,000 a second.
 const CAPACITY: u32 = 600 * HEDGE;
 
 #[cfg(test)]

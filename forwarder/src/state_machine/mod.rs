@@ -112,7 +112,7 @@ pub struct Forwarder<W> {
 }
 
 impl<W> Forwarder<W> {
-    /// A state machine without queries; `now` is its epoch.
+    /// Creates a state machine without queries; `now` is its epoch.
     pub fn new(limits: Limits, now: Instant) -> Self {
         let limits = Limits { sockets: limits.sockets.max(1), ..limits };
         // ChaCha, seeded by the kernel: ids must not be predictable from earlier ones.
@@ -144,8 +144,8 @@ impl<W> Forwarder<W> {
     }
 
     /// Queries the upstreams of the first stanza that forwards the name, or joins a flight with the
-    /// same query. Returns the waiter if the flight's question is spelled differently (0x20): it
-    /// must keep its own spelling, which the reply to it repeats.
+    /// same query. Returns the waiter if the flight's question is spelled differently (0x20): the
+    /// waiter must store its own spelling, which its reply repeats.
     ///
     /// # Errors
     /// The waiter and why: [`ForwardError::NoStanza`], [`ForwardError::NoUpstream`] or
@@ -194,8 +194,8 @@ impl<W> Forwarder<W> {
         if !self.places.acquire(client) {
             return refuse(waiter, ForwardError::TableFull);
         }
-        // The table has a slot for each unit of `places`: if it is full, a flight without waiters
-        // has one, and is evicted.
+        // The table has a slot for each unit of `places`: if the table is full, one slot has a
+        // flight without waiters, which is evicted.
         if self.table.is_full() && !self.evict() {
             self.places.release(client);
             return refuse(waiter, ForwardError::TableFull);
@@ -237,7 +237,7 @@ impl<W> Forwarder<W> {
         Ok(None)
     }
 
-    /// Adds a waiter to a flight, until the flight ends or until then.
+    /// Adds a waiter to a flight, until the flight ends or `until` has passed.
     fn join(
         &mut self,
         slot: u32,
@@ -342,7 +342,7 @@ impl<W> Forwarder<W> {
         (at != MachineTime::NEVER).then(|| self.epoch + at.since(MachineTime(0)))
     }
 
-    /// The next of the remaining waiters.
+    /// Takes the next of the remaining waiters.
     pub fn next_waiter(&mut self, rest: &mut RemainingWaiters<W>) -> Option<W> {
         self.waiters.next(&mut rest.0)
     }
@@ -391,7 +391,7 @@ impl<W> Forwarder<W> {
         time
     }
 
-    /// The slot and index of an attempt, if it still exists.
+    /// Returns the slot and index of an attempt, if it still exists.
     fn resolve(&self, owner: AttemptId) -> Option<(u32, usize)> {
         if !self.table.holds(owner.slot, owner.generation) {
             return None;
@@ -401,8 +401,8 @@ impl<W> Forwarder<W> {
 }
 
 impl<W> Drop for Forwarder<W> {
-    /// Releases its units of `max_concurrent` and of upstreams: they are counted over all workers,
-    /// and a state machine that panicked leaves its flights as they are.
+    /// Releases the flights' units of `max_concurrent` and of upstreams: they are counted over all
+    /// workers, and a state machine that panicked leaves its flights as they are.
     fn drop(&mut self) {
         for slot in self.table.taken() {
             let flight = &self.table[slot];

@@ -26,7 +26,7 @@ pub(super) struct Output<W> {
     /// Exchanges to begin and to cancel, in order.
     pub(super) streams: VecDeque<StreamRequest>,
     ended: Option<Ended<W>>,
-    /// Slot and generation of the flight that the last poll handed out, and what follows.
+    /// Slot and generation of the flight that the last poll handed out, and its next step.
     handed_out: Option<(u32, u32, Then)>,
     /// Attempts to fail, with the error.
     pub(super) failing: VecDeque<(AttemptId, ForwardError)>,
@@ -56,11 +56,11 @@ pub(super) enum StreamRequest {
 /// Waiters to hand out.
 #[derive(Debug)]
 pub(super) enum Ended<W> {
-    /// All waiters of the flight in a slot: it was answered, by an upstream with this round-trip
-    /// time, or failed, last at an upstream.
+    /// All waiters of the flight in a slot, with the upstream that answered and the round-trip
+    /// time, or with the error and the upstream that failed last.
     Flight(u32, Result<(u8, Duration), (ForwardError, Option<u8>)>),
-    /// None: the flight failed before, and its answer arrived late, from an upstream with this
-    /// round-trip time.
+    /// No waiters: the flight in a slot failed before, and its answer arrived late, from an
+    /// upstream with this round-trip time.
     Late(u32, u8, Duration),
     /// The waiters with expired patience of the flight in a slot.
     Impatient(u32, WaiterList<W>),
@@ -90,7 +90,7 @@ impl<W> Output<W> {
     /// Sets the waiters to hand out. There are no others, as the driver polls until `None` after
     /// each input.
     pub(super) fn end(&mut self, ended: Ended<W>) {
-        // Else the waiters of the flight before would never be answered.
+        // Otherwise the waiters of the previous flight would never be answered.
         assert!(self.ended.is_none(), "the driver polls until there is nothing more");
         self.ended = Some(ended);
     }
@@ -100,7 +100,7 @@ impl<W> Output<W> {
         matches!(self.ended, Some(Ended::Flight(ended, _) | Ended::Late(ended, ..)) if ended == slot)
     }
 
-    /// Waiters with expired patience that are not handed out yet, with their slot.
+    /// Takes the waiters with expired patience that are not handed out yet, with their slot.
     pub(super) fn take_impatient(&mut self) -> Option<(u32, WaiterList<W>)> {
         match self.ended.take() {
             Some(Ended::Impatient(slot, list)) => Some((slot, list)),
@@ -110,8 +110,8 @@ impl<W> Output<W> {
 }
 
 impl<W> Forwarder<W> {
-    /// The next action for the driver. After each input the driver must poll until `None`, and
-    /// before it blocks send the datagrams of [`Forwarder::poll_transmit`].
+    /// Returns the next action for the driver. After each input the driver must poll until `None`,
+    /// and before it blocks send the datagrams of [`Forwarder::poll_transmit`].
     pub fn poll(&mut self, now: Instant) -> Option<Action<'_, W>> {
         self.finish_end(now);
         loop {
@@ -142,8 +142,8 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Appends the next datagram to send to `bytes`, and returns its socket. One that could not be
-    /// sent is reported to [`Forwarder::unsent`].
+    /// Appends the next datagram to send to `bytes`, and returns its socket. The driver reports a
+    /// datagram that could not be sent to [`Forwarder::unsent`].
     pub fn poll_transmit(&mut self, bytes: &mut Vec<u8>) -> Option<SocketId> {
         loop {
             let owner = self.output.datagrams.pop_front()?;
@@ -210,7 +210,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// The exchange of an attempt over TCP or TLS.
+    /// Returns the exchange of an attempt over TCP or TLS.
     fn exchange(&mut self, slot: u32, nth: usize) -> Exchange<'_> {
         let generation = self.table.generation(slot);
         let flight = &self.table[slot];

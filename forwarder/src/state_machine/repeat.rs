@@ -9,8 +9,8 @@ use super::timer_wheel::{MachineTime, NEVER};
 use crate::UpstreamPath;
 
 impl<W> Forwarder<W> {
-    /// Called when an upstream has not answered for long enough to try the next one too, or the
-    /// same again; or when it is time to retry what could not be sent.
+    /// Sends a query again: called when an upstream has not answered for long enough to try the
+    /// next one too, or the same again; or to retry what could not be sent.
     pub(super) fn hedge(&mut self, now: Instant, slot: u32) {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
@@ -29,8 +29,8 @@ impl<W> Forwarder<W> {
         };
         match flight.pick() {
             Pick::Upstream { upstream, cursor } => {
-                // Leaving an upstream that is known not to answer is no speculation, so it is not
-                // limited: these queries were sent before it was known.
+                // A hedge away from an upstream that is known not to answer an OPT is not limited
+                // by the budget: its query was sent before that was known.
                 let held = |at: &Attempt| {
                     let edns = flight.upstreams[usize::from(at.upstream)].edns();
                     at.edns != EdnsLevel::Plain && edns.is_held(now)
@@ -52,8 +52,8 @@ impl<W> Forwarder<W> {
             Pick::Full { .. } | Pick::AllDown | Pick::None => {
                 let Some((upstream, edns, is_less)) = flight.again(now) else { return };
                 let to = &flight.upstreams[usize::from(upstream)];
-                // Once it is known not to answer an OPT, other queries that were sent with one are
-                // repeated without.
+                // Once the upstream is known not to answer an OPT, other queries that were sent
+                // with an OPT are repeated without it, and take no token.
                 let may = match is_less {
                     true => to.edns().is_held(now) || flight.congestion(upstream).take_copy(),
                     false => self.may_copy(now, slot, upstream),
@@ -70,12 +70,12 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Whether a query may be sent to an upstream: always if it has no attempt there, else if the
-    /// last datagram is probably lost, and copies are left or the upstream has nothing else to do.
+    /// Whether a query may be sent to an upstream: always if it has no attempt there; otherwise if
+    /// its last datagram is probably lost, and copies are left or the upstream has no other query.
     /// If it may not, sets when to check again.
     ///
-    /// An upstream that has answered nothing for `read_timeout` since is sent one more, as it may
-    /// be back: that one is free, and the only kind of copy over a connection.
+    /// An upstream that has answered nothing for `read_timeout` since is sent one more copy, as it
+    /// may have recovered. That copy takes no token, and is the only kind over a connection.
     pub(super) fn may_copy(&mut self, now: Instant, slot: u32, to: u8) -> bool {
         let at = self.machine_time(now);
         let flight = &self.table[slot];
@@ -119,8 +119,8 @@ impl<W> Forwarder<W> {
     }
 }
 
-/// Outstanding queries at a suspect below which it gets a trial: as many trials as fit into
-/// `read_timeout`.
+/// A suspect gets a trial while it has fewer outstanding queries than this: as many trials as fit
+/// into `read_timeout`.
 const TRIALS: u32 = 8;
 /// The earliest time at which a copy or hedge that may not be sent is considered again.
 const COPY_DENIED: Duration = Duration::from_millis(50);

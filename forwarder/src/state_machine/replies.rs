@@ -88,14 +88,14 @@ impl<W> Forwarder<W> {
         self.failed(now, slot, nth, failure);
     }
 
-    /// Takes a reply over a connection that repeats another subnet: the query is sent again
-    /// without.
+    /// Takes a reply over a connection that repeats another subnet: the query is sent again without
+    /// subnet.
     pub(super) fn strayed(&mut self, now: Instant, slot: u32, nth: usize) {
         let flight = &self.table[slot];
         let attempt = flight.attempts[nth];
         let failure = ForwardError::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
         if flight.state == FlightState::Flying {
-            // Frees its slot for the next one.
+            // Frees the attempt's entry for the next one.
             self.close(slot, nth);
             let this = Try { edns: EdnsLevel::Bare, tcp: true, ..Try::new(attempt.upstream) };
             self.send(now, slot, this);
@@ -183,14 +183,14 @@ impl<W> Forwarder<W> {
         flight.upstreams = upstreams;
         (flight.cold, flight.failures, flight.hedge_at) = (None, 0, NEVER);
         (flight.failed_over, flight.without_edns, flight.refused_edns) = (0, 0, 0);
-        // A spare reply may have shortened it: there is none any more.
+        // A spare reply, which is dropped by now, may have shortened the deadline.
         flight.deadline = DEADLINE.as_micros() as u32;
         self.begin(now, slot);
         true
     }
 
-    /// Takes a reply after all waiters have timed out: it is for the cache, and for a newer flight
-    /// of the same query.
+    /// Takes a reply that arrived after all waiters had timed out: it is cached, and answers a
+    /// newer flight of the same query.
     fn land_late(&mut self, now: Instant, slot: u32, upstream: u8, rtt: Duration) {
         let flight = &mut self.table[slot];
         flight.upstreams[usize::from(upstream)].metrics().late.add_shared(1);
@@ -247,7 +247,7 @@ impl<W> Flight<W> {
         })
     }
 
-    /// While upstreams are tried one after the other because of an rcode, each is tried once.
+    /// Excludes an upstream while upstreams are tried in turn because of an rcode, each once.
     pub(super) fn mark_failed_over(&mut self, upstream: u8) {
         if self.spare().is_some_and(|spare| spare.failover) {
             self.failed_over |= 1 << upstream;
@@ -261,6 +261,6 @@ fn is_bad(rcode: Rcode) -> bool {
     matches!(rcode, Rcode::SERVFAIL | Rcode::REFUSED | Rcode::FORMERR | Rcode::NOTIMP)
 }
 
-/// How long TCP has after a truncated reply, and other upstreams after one without the DNSSEC
-/// records: if a firewall drops TCP, or they do not answer, the client gets the spare reply.
+/// How long TCP has after a truncated reply, and other upstreams after a reply without DNSSEC
+/// records. Then the client gets the spare reply: a firewall may drop TCP.
 const SPARE_PATIENCE: Duration = Duration::from_secs(1);

@@ -34,7 +34,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Waits while no upstream can be sent to; false if that is not so.
+    /// Delays the next attempt if no upstream can be sent to; returns whether it did.
     pub(super) fn pause(&mut self, now: Instant, slot: u32) -> bool {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];

@@ -39,7 +39,7 @@ pub(super) struct TimerWheel {
 struct Link {
     before: u32,
     after: u32,
-    /// The list it is in, or [`NONE`].
+    /// The list that the timer is in, or [`NONE`].
     list: u32,
 }
 
@@ -111,7 +111,7 @@ impl TimerWheel {
         Some(slot)
     }
 
-    /// When the next timer fires.
+    /// Returns when the next timer fires.
     pub(super) fn next_due(&self) -> Option<MachineTime> {
         self.next_filled().map(|tick| MachineTime(tick << TICK_BITS))
     }

@@ -73,7 +73,7 @@ struct UdpSocket {
 struct UpstreamSockets {
     active: Vec<u32>,
     retiring: VecDeque<SocketId>,
-    /// The socket of this batch, when it was chosen, and how many more queries it gets.
+    /// The socket of the current batch, when it was chosen, and how many more queries it gets.
     current: u32,
     chosen: MachineTime,
     left: u32,
@@ -91,7 +91,7 @@ impl UdpSockets {
         }
     }
 
-    /// The next socket to open or to close.
+    /// Takes the next socket to open or to close.
     pub(super) fn poll(&mut self) -> Option<SocketRequest> {
         self.requests.pop_front()
     }
@@ -149,7 +149,7 @@ impl UdpSockets {
     }
 
     /// Removes a socket that could not be opened. Returns another one of the same upstream for its
-    /// queries, if there is one: without descriptors even a worn socket must do.
+    /// queries, if there is one, even if that has reached its limit of queries or age.
     pub(super) fn not_opened(&mut self, socket: SocketId, rng: &mut impl Rng) -> Option<SocketId> {
         let upstream = self.upstream(socket)?.id();
         self.forget(socket.index);
@@ -188,7 +188,7 @@ impl UdpSockets {
         id
     }
 
-    /// The attempt with this id on a socket.
+    /// Returns the attempt with this id on a socket.
     pub(super) fn owner(&self, socket: SocketId, id: u16) -> Option<AttemptId> {
         let port = self.port(socket)?;
         port.ids.iter().position(|&out| out == id).map(|at| port.owners[at])
@@ -207,8 +207,8 @@ impl UdpSockets {
             return;
         }
         self.forget_closed(upstream);
-        // If too many retire the oldest is closed, and its queries are lost; so this one stays
-        // then.
+        // At the limit of retiring sockets the oldest would be closed, and its queries lost: then
+        // this socket is not retired.
         let limit = self.limits.sockets;
         if self.sides.get(&upstream).is_some_and(|side| side.retiring.len() < limit) {
             self.retire(upstream, socket.index);
@@ -240,12 +240,12 @@ impl UdpSockets {
         }
     }
 
-    /// The attempts that wait on a socket.
+    /// Returns the attempts that wait on a socket.
     pub(super) fn owners(&self, socket: SocketId) -> &[AttemptId] {
         self.port(socket).map_or(&[], |port| &port.owners)
     }
 
-    /// Retires worn sockets, and removes upstreams without sockets.
+    /// Retires sockets at their limit of queries or age, and removes upstreams without sockets.
     pub(super) fn sweep(&mut self, now: MachineTime) {
         for index in 0..self.sockets.len() {
             let port = &self.sockets[index];

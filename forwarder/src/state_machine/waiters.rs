@@ -51,7 +51,7 @@ pub(super) struct Node<W> {
 }
 
 impl<W> WaiterSlab<W> {
-    /// A slab of `most` waiters for one client, and a quarter more.
+    /// Creates a slab for `most` waiters of one client, and a quarter more of all clients together.
     pub(super) fn new(most: usize) -> Self {
         Self { nodes: Vec::new(), free: NONE, places: ClientQuota::new(most.clamp(1, WAITERS_MAX) as u32) }
     }
@@ -92,7 +92,7 @@ impl<W> WaiterSlab<W> {
         Ok(at)
     }
 
-    /// The waiter of a node that [`Self::push`] returned.
+    /// Returns the waiter of a node that [`Self::push`] returned.
     pub(super) fn waiter<'a>(&'a mut self, list: &'a mut WaiterList<W>, node: u32) -> Option<&'a mut W> {
         match self.nodes.get_mut(node as usize) {
             Some(node) => node.waiter.as_mut(),
@@ -100,12 +100,12 @@ impl<W> WaiterSlab<W> {
         }
     }
 
-    /// All waiters, taken off the list.
+    /// Takes all waiters off the list.
     pub(super) fn take_all(&mut self, list: &mut WaiterList<W>) -> Waiters<'_, W> {
         self.hand_out(list.take())
     }
 
-    /// The waiters of a list.
+    /// Returns an iterator that takes the waiters of a list.
     pub(super) fn hand_out(&mut self, list: WaiterList<W>) -> Waiters<'_, W> {
         Waiters { list, slab: self }
     }
@@ -198,7 +198,7 @@ impl<W> Waiters<'_, W> {
 pub struct RemainingWaiters<W>(pub(super) WaiterList<W>);
 
 impl<W> RemainingWaiters<W> {
-    /// None.
+    /// Returns an empty list.
     pub fn none() -> Self {
         Self(WaiterList::empty(ClientId::of(0)))
     }
@@ -225,9 +225,9 @@ impl<W> Drop for Waiters<'_, W> {
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
-/// With a quarter more still below [`NONE`].
+/// The most waiters of one client; with a quarter more still below [`NONE`].
 const WAITERS_MAX: usize = 1 << 30;
-/// The capacity that is kept while there are no waiters.
+/// The number of nodes up to which memory is kept while there are no waiters.
 const KEPT: usize = 256;
 
 #[cfg(test)]
@@ -305,7 +305,7 @@ mod tests {
         }
         assert_eq!(slab.take_all(&mut crowd).count(), 5_000);
         assert!(slab.nodes.capacity() >= 5_000, "one waits yet");
-        // Dropped before the second waiter is taken.
+        // `Waiters` is dropped before its second waiter is taken.
         assert_eq!(slab.take_all(&mut other).next(), Some(0));
         assert_eq!(slab.nodes.capacity(), 0);
         let mut next = WaiterList::new(0, NEVER, client());

@@ -29,8 +29,7 @@ pub(super) enum Command {
     GiveUp(RequestId),
 }
 
-/// Runs the connection to its end; each query that it was given is answered or given back to the
-/// pool.
+/// Runs the connection to its end; each of its queries is answered or returned to the pool.
 pub(super) async fn run(
     pools: Arc<ConnectionPools>,
     destination: Destination,
@@ -63,7 +62,7 @@ pub(super) async fn run(
 struct Connection {
     pools: Arc<ConnectionPools>,
     destination: Destination,
-    /// Its number in the pool.
+    /// The connection's number in the pool.
     lane: u64,
     commands: mpsc::Receiver<Command>,
     /// Queries received before it was connected.
@@ -77,7 +76,7 @@ struct Connection {
     local: Option<SocketAddr>,
     /// Queries sent so far.
     serial: u64,
-    /// Whether it gets no more queries.
+    /// Whether the connection gets no more queries.
     retired: bool,
     last_read: Instant,
     /// When the last reply arrived, and when its query was sent.
@@ -201,8 +200,8 @@ impl Connection {
                     wake.as_mut().reset(self.next_wake());
                 }
             }
-            // A retired connection lingers, so that the upstream closes first and has the
-            // TIME-WAIT.
+            // A retired connection lingers, so that the upstream closes first and its side has the
+            // TIME-WAIT state.
             if self.retired && self.pending.is_empty() {
                 wake.as_mut().reset(self.next_wake());
             }
@@ -253,7 +252,7 @@ impl Connection {
                 let overtaking = self.overtaking(&pending, now);
                 self.last_reply = (now, pending.sent);
                 let id = pending.request.id;
-                // Releases its quota before its client can query again.
+                // Releases the query's quota before its client can query again.
                 drop(pending);
                 self.pools.deliver(id, Ok(message));
                 self.retired |= self.pools.over(&self.destination, self.lane, id, Some(overtaking));
@@ -298,7 +297,7 @@ impl Connection {
         }
     }
 
-    /// Fails queries that were sent late, before their clients give up: the failure is ours.
+    /// Fails queries that were sent late, before their clients give up: the cause is a local limit.
     fn report_late(&mut self, now: Instant) {
         let upstream = self.destination.upstream.address();
         for pending in self.pending.values_mut() {
@@ -306,7 +305,7 @@ impl Connection {
             if *is_wanted && request.is_late && !request.is_copy && expiry(request) <= now {
                 self.pools.deliver(request.id, Err(ExchangeError::Overloaded { upstream }));
                 request.place = None;
-                // Its result is delivered.
+                // The result is delivered already: from here on the query counts as a copy.
                 (*is_wanted, request.is_copy) = (false, true);
             }
         }
@@ -331,7 +330,7 @@ impl Connection {
         self.stuck_at().map_or(wake, |stuck| wake.min(stuck))
     }
 
-    /// When a query behind another one has waited too long.
+    /// Returns when a query behind another one has waited too long.
     fn stuck_at(&self) -> Option<Instant> {
         let waits = |pending: &Pending| pending.is_behind && pending.request.place.is_some();
         if self.pending.len() < 2 || !self.pending.values().any(waits) {
@@ -428,7 +427,7 @@ async fn write_or_flush(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) ->
 }
 
 impl Pending {
-    /// When its next deadline is.
+    /// Returns the query's next deadline.
     fn next_due(&self) -> Instant {
         let Request { give_up_at, deadline, .. } = self.request;
         match (self.is_wanted, self.request.is_late) {
@@ -447,8 +446,8 @@ enum Stream {
 /// Without a reply for this time, and for twice the round-trip time, queries behind another move to
 /// other connections.
 const STALL: Duration = Duration::from_millis(400);
-/// A reply that took at least this long, to a query sent at least [`APART`] after another, and
-/// arrived after the other's reply in less than half of that distance, was blocked by it.
+/// A reply was blocked by another one if it took at least this long, its query was sent at least
+/// [`APART`] after the other query, and it followed the other reply within half of that distance.
 const DELAYED: Duration = Duration::from_millis(100);
 const APART: Duration = Duration::from_millis(20);
 /// How long a retired connection waits for the upstream to close it.

@@ -30,8 +30,8 @@ pub(crate) async fn dial(upstream: &Upstream, by: Instant) -> Result<TcpStream, 
         Ok(stream) => stream.map_err(|error| failed(error.kind()))?,
         Err(_) => return Err(failed(io::ErrorKind::TimedOut)),
     };
-    // TCP_NODELAY: a query must not wait for the ACK of the one before (Nagle's algorithm). Where
-    // the kernel refuses it, queries are slower.
+    // TCP_NODELAY: a query must not wait for the ACK of the one before (Nagle's algorithm). If the
+    // kernel refuses the option, queries are only slower.
     let _ = stream.set_nodelay(true);
     // A peer that acknowledges nothing is gone, so its queries move to another connection; one that
     // acknowledges is only slow.

@@ -55,11 +55,11 @@ struct Links {
     upstream: Weak<Upstream>,
     pool: Pool,
     queues: HashMap<u64, mpsc::Sender<Command>>,
-    /// When the pool is looked at again without an event of a connection.
+    /// When the pool is checked again without an event of a connection.
     wakes_at: Option<Instant>,
 }
 
-/// Worker and exchange.
+/// A worker's number, and the id of its exchange.
 pub(crate) type RequestId = (usize, ExchangeId);
 
 /// A query that was submitted.
@@ -72,7 +72,7 @@ pub(crate) struct Request {
     pub(crate) place: Option<Place>,
     /// A copy, sent to see in which order replies arrive: its failure is ignored.
     pub(crate) is_copy: bool,
-    /// Since when it waits for a connection, or waited for the one that it has.
+    /// Since when the query waits for a connection, or when its wait for one began.
     pub(crate) waiting_since: Instant,
     /// Whether it got its connection so late that a silent upstream is no failure of the upstream.
     pub(crate) is_late: bool,
@@ -101,7 +101,7 @@ impl Drop for Place {
     }
 }
 
-/// A connection's upstream, and its limits.
+/// The upstream of a connection, its kind, and its limits.
 #[derive(Clone)]
 pub(crate) struct Destination {
     pub(crate) upstream: Arc<Upstream>,
@@ -120,7 +120,7 @@ impl Destination {
 }
 
 impl Streams {
-    /// No connections yet; their tasks will run on `runtime`.
+    /// Creates pools without connections; the tasks of connections will run on `runtime`.
     pub fn new(runtime: Handle, deliver: Arc<dyn Deliver>) -> Self {
         Self { pools: Arc::new(ConnectionPools { runtime, deliver, pools: Mutex::default() }) }
     }
@@ -203,7 +203,7 @@ impl Links {
     }
 
     /// Sends a command to a connection. Its queue has room for all queries that it may have at a
-    /// time; only a `GiveUp` may find none, and is lost: time gives the query up as well.
+    /// time; only a `GiveUp` may be dropped, and then the query's deadline has the same effect.
     fn command(&self, lane: u64, command: Command) {
         if let Some(queue) = self.queues.get(&lane) {
             let _ = queue.try_send(command);
@@ -244,7 +244,7 @@ impl ConnectionPools {
         drop(pools);
     }
 
-    /// Sends waiting queries that a connection is free for, and fails those that have waited too
+    /// Sends waiting queries for which a connection is free, and fails those that have waited too
     /// long.
     fn go_on(self: &Arc<Self>, destination: &Destination, links: &mut Links, now: Instant) {
         let upstream = destination.upstream.address();
@@ -306,8 +306,8 @@ impl ConnectionPools {
         destination.upstream.metrics().connection(proto, reused);
     }
 
-    /// Ends a query of a connection: `overtaking` is the order seen of its reply, `None` without a
-    /// reply. Returns whether the connection gets no more queries.
+    /// Ends a query of a connection: `overtaking` is what its reply shows about the order of
+    /// replies, `None` without a reply. Returns whether the connection gets no more queries.
     fn over(
         self: &Arc<Self>,
         destination: &Destination,
@@ -386,10 +386,10 @@ impl Request {
     }
 }
 
-/// A query that waited this long for its connection, or then has less than [`SHORT`] until its
-/// client gives up, got it late.
+/// A query got its connection late if it waited this long, or has less than [`SHORT`] until its
+/// client gives up.
 const LATE: Duration = Duration::from_millis(500);
-/// The second transmission to a silent upstream has 2.8 s.
+/// Less than the 2.8 s that a second transmission to a silent upstream has.
 const SHORT: Duration = Duration::from_millis(2_500);
 /// How long until waiting queries may try to open a connection again.
 const WAKE: Duration = Duration::from_millis(10);

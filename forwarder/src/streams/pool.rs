@@ -30,7 +30,7 @@ use client_quota::{ClientId, ClientQuota};
 pub(super) struct Pool {
     lanes: Vec<Lane>,
     waiting: VecDeque<Request>,
-    /// None of these expires earlier.
+    /// A time before which no waiting query expires.
     next_expiry: Option<Instant>,
     /// The clients' quota of connections with a single query.
     holders: ClientQuota,
@@ -54,12 +54,12 @@ struct Lane {
     id: u64,
     /// Queries that may still be answered, including those given up.
     out: Vec<RequestId>,
-    /// The client of its single query.
+    /// The client of the connection's single query.
     holder: Option<ClientId>,
     /// When the first of `out` was sent, or the last one was answered.
     used_at: Instant,
     replies: u64,
-    /// Gets no more queries.
+    /// Whether the connection gets no more queries.
     retired: bool,
 }
 
@@ -70,7 +70,7 @@ enum ReplyOrder {
     Unknown,
     /// Out of order.
     Any,
-    /// In order, as was seen; no new trial before then.
+    /// In order, as was seen; there is no new trial before this time.
     AsAsked(Instant),
 }
 
@@ -81,11 +81,11 @@ pub(super) enum Choice {
     Send(u64),
     /// A new one, with this number.
     Open(u64),
-    /// None: it waits in the pool.
+    /// No connection: the query waits in the pool.
     Wait,
 }
 
-/// The information of a reply about the order of replies.
+/// What a reply shows about the order of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overtaking {
     /// No query preceded it on its connection.
@@ -128,12 +128,12 @@ impl Pool {
         }
     }
 
-    /// Number of connections open or being opened.
+    /// The number of connections open or being opened.
     pub(super) fn connections(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Number of queries that wait for a connection.
+    /// The number of queries that wait for a connection.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -188,8 +188,8 @@ impl Pool {
         if first { self.waiting.push_front(request) } else { self.waiting.push_back(request) }
     }
 
-    /// The connection for a copy of this query, while the order of replies is unknown: one with a
-    /// query of the same client, if the query itself waits; else a slow one, now and then.
+    /// Chooses a connection for a copy of this query, while the order of replies is unknown: one
+    /// with a query of the same client, if the query itself waits; else a slow one, now and then.
     pub(super) fn try_order(
         &mut self,
         id: RequestId,
@@ -251,8 +251,8 @@ impl Pool {
         lane.retired |= single_use && lane.out.is_empty();
     }
 
-    /// Counts a waiting query for another client of its flight; false if it does not wait, or that
-    /// client has no room either.
+    /// Counts a waiting query for another client of its flight; false if the query does not wait,
+    /// or that client has no quota left.
     pub(super) fn join(&mut self, id: RequestId, client: ClientId, most: usize, now: Instant) -> bool {
         let bound = self.most(most, now) as u32;
         let request = self.waiting.iter_mut().find(|request| request.id == id);
@@ -261,7 +261,7 @@ impl Pool {
         true
     }
 
-    /// The next waiting query that may be sent now, and its connection.
+    /// Takes the next waiting query that may be sent now, and chooses its connection.
     pub(super) fn next(&mut self, most: usize, now: Instant) -> Option<(Request, Choice)> {
         let bound = self.most(most, now) as u32;
         let may = |request: &Request| self.pipelines() || self.holders.has_room(request.client, bound);
@@ -294,18 +294,18 @@ impl Pool {
         over.into()
     }
 
-    /// When [`Self::expired`] must be called, or somewhat earlier.
+    /// Returns when [`Self::expired`] must be called, or a somewhat earlier time.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.next_expiry.filter(|_| !self.waiting.is_empty())
     }
 
-    /// Takes a waiting query back.
+    /// Removes and returns a waiting query.
     pub(super) fn cancel(&mut self, id: RequestId) -> Option<Request> {
         let at = self.waiting.iter().position(|request| request.id == id)?;
         self.waiting.remove(at)
     }
 
-    /// The connections that have this query.
+    /// Returns the connections that have this query.
     pub(super) fn having(&self, id: RequestId) -> impl Iterator<Item = u64> {
         self.lanes.iter().filter(move |lane| lane.out.contains(&id)).map(|lane| lane.id)
     }
@@ -333,8 +333,8 @@ impl Pool {
     }
 
     /// Removes a connection. Returns whether its unanswered queries are sent again without counting
-    /// a failure: where it had answered others before (RFC 7766, section 6.2.4), or where the
-    /// upstream accepts no more connections than the others.
+    /// a failure: if the connection had answered others before (RFC 7766, section 6.2.4), or if the
+    /// upstream accepts no connections beyond the remaining ones.
     pub(super) fn closed(&mut self, lane: u64, why: Closed, now: Instant) -> bool {
         let Some(at) = self.lanes.iter().position(|other| other.id == lane) else { return true };
         let mut lane = self.lanes.swap_remove(at);
@@ -362,7 +362,7 @@ impl Pool {
         others > 0
     }
 
-    /// The bound on connections.
+    /// Returns the bound on connections.
     fn most(&self, most: usize, now: Instant) -> usize {
         let (taken, until) = self.taken;
         if now < until { most.min(taken) } else { most }.max(1)
@@ -409,8 +409,8 @@ impl Lane {
     }
 }
 
-/// When a waiting query fails: shortly before its client gives up, so that its failure is known by
-/// then to be ours.
+/// Returns when a waiting query fails: shortly before its client gives up, so that the failure is
+/// counted as a local limit, not against the upstream.
 pub(super) fn expiry(request: &Request) -> Instant {
     request.give_up_at.checked_sub(EXPIRY_MARGIN).unwrap_or(request.give_up_at)
 }
@@ -419,7 +419,7 @@ pub(super) fn expiry(request: &Request) -> Instant {
 const EXPIRY_MARGIN: Duration = Duration::from_millis(100);
 /// Queries on one connection at a time if the upstream answers out of order.
 pub(super) const PIPELINE: usize = 128;
-/// The same while more connections may be opened.
+/// Queries on one connection at a time while more connections may be opened.
 const SPREAD: usize = 16;
 /// An unanswered query is slow enough for a trial after this.
 const SLOW: Duration = Duration::from_millis(5);
@@ -431,10 +431,10 @@ const AS_ASKED: Duration = Duration::from_secs(30);
 /// used once.
 const CLOSES: u32 = 2;
 const CLOSES_SOON: Duration = Duration::from_millis(500);
-/// How long connections to such an upstream are used once.
+/// How long each connection to an upstream that closes that soon is used once.
 const SINGLE_USE: Duration = Duration::from_secs(30);
-/// Connections opened to it: burst, and a second. 200 a second keep 12,000 of 28,000 ports in
-/// TIME-WAIT.
+/// Connections opened to such an upstream: at once, and per second. 200 a second keep 12,000 of
+/// 28,000 ports in TIME-WAIT.
 const OPENINGS: u32 = 64;
 const OPENINGS_PER_SECOND: u32 = 200;
 /// How long the number of connections that an upstream accepted is the bound.

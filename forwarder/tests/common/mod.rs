@@ -46,7 +46,7 @@ pub struct Asked<'a> {
 pub enum Does {
     Reply(Duration, Vec<u8>),
     Refuse(Duration, io::ErrorKind),
-    /// It does not get the query: that has waited for a connection for this time.
+    /// The query does not reach the upstream: it has waited for a connection for this time.
     Wait(Duration),
 }
 
@@ -285,12 +285,12 @@ pub struct World {
     pub chain: Arc<Stanzas>,
     pub metrics: Arc<StanzaMetrics>,
     waiter: u32,
-    /// Whether the query refused last is in flight anyway.
+    /// Whether an equal query was in flight when the last query was refused.
     pub flies: bool,
 }
 
 impl World {
-    /// With a single stanza.
+    /// Creates a world with a single stanza.
     pub fn new(spec: StanzaSpec, behaviours: Vec<Behaviour>) -> Self {
         Self::with_limits(Limits::default(), vec![(spec, behaviours)])
     }

@@ -190,7 +190,7 @@ async fn an_upstream_with_few_places_answers_all() {
     })
     .await;
     let mut asker = Asker::new(address, None);
-    // So that some connections have answered before more are refused.
+    // A lower limit, so that some connections have answered before more are refused.
     asker.limits.max_connections = 4;
     (0..20).for_each(|id| asker.send(id));
     for _ in 0..20 {

@@ -53,7 +53,7 @@ async fn a_client_with_silent_queries_leaves_places_for_others() {
     asker.ask(10_100).await;
 }
 
-/// Their connections are closed, and their places are free.
+/// The connections of given-up queries are closed, and their places are free.
 #[tokio::test]
 async fn given_up_queries_take_no_place() {
     let (address, _) = server(|_, stream| answer_others(stream)).await;
@@ -88,7 +88,7 @@ async fn answer_in_order(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io:
     }
 }
 
-/// It waits behind silent queries of its client, until one with free quota asks the same.
+/// A query waits behind silent queries of its client, until a client with free quota sends it too.
 #[tokio::test]
 async fn joined_query_uses_the_other_clients_quota() {
     let (address, _) = server(|_, stream| answer_in_order(stream)).await;
