@@ -12,8 +12,8 @@ use super::tcp::Connection;
 use crate::server_state::ServerState;
 use plugin::endpoint::Endpoint;
 
-/// Accepts connections on one endpoint until it is aborted or `ends` is true: then those that the
-/// kernel has queued by then are the last.
+/// Accepts connections on one endpoint until the task is aborted or `ends` becomes true; then the
+/// connections that the kernel has queued by that time are the last.
 pub(crate) async fn accept(
     listener: std::net::TcpListener,
     endpoint: Endpoint,

@@ -1,5 +1,5 @@
-//! Binds the sockets of one endpoint, or takes them over from an earlier process; the errors of
-//! that.
+//! Binds the sockets of one endpoint, or takes them over from an earlier process; and the errors of
+//! binding.
 
 use std::io;
 use std::net::SocketAddr;
@@ -54,19 +54,19 @@ pub enum BindError {
 /// An endpoint that is bound and not served yet.
 pub(super) struct BoundEndpoint {
     pub(super) endpoint: Endpoint,
-    /// Empty where the listener does not serve UDP (DNS over TLS).
+    /// Empty if the listener does not serve UDP (DNS over TLS).
     pub(super) sockets: Vec<ListenSocket>,
-    /// How many of them an earlier process bound; these receive queries until the endpoint is
+    /// How many of `sockets` an earlier process bound; these receive queries until the endpoint is
     /// opened.
     pub(super) inherited: usize,
     pub(super) listener: std::net::TcpListener,
     pub(super) added: Option<AddedAddress>,
-    /// The link that has its address where the kernel cannot create a dummy link.
+    /// The link that has the endpoint's address if the kernel cannot create a dummy link.
     pub(super) instead: Option<node::LinkFallback>,
 }
 
 impl BoundEndpoint {
-    /// Its port, which the kernel chose for port 0.
+    /// Returns the endpoint's port, which the kernel chose for port 0.
     pub(super) fn port(&self) -> Option<u16> {
         self.listener.local_addr().ok().map(|address| address.port())
     }
@@ -74,22 +74,22 @@ impl BoundEndpoint {
 
 /// An address that this process added to the machine, and restores if another process removes it.
 pub(super) struct AddedAddress {
-    /// The interface that its sockets are bound to, for a link-local IPv6 address, else 0.
+    /// The interface that the address's sockets are bound to, for link-local IPv6, else 0.
     pub(super) scope_id: u32,
-    /// Whether it was logged that it cannot be restored.
+    /// Whether it was logged that the address cannot be restored.
     pub(super) failure_logged: bool,
 }
 
-/// An endpoint to bind. Each worker has at least one of its UDP sockets to send from, and `count`
-/// of them receive queries.
+/// An endpoint to bind. Each worker has at least one of the endpoint's UDP sockets to send from,
+/// and `count` of the sockets receive queries.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) endpoint: Endpoint,
-    /// The port for port 0; 0 if the kernel chooses it.
+    /// The port to bind in place of port 0; 0 if the kernel chooses it.
     pub(super) free_port: u16,
     pub(super) count: usize,
     pub(super) workers: usize,
-    /// Whether another endpoint of this server overlaps it.
+    /// Whether another endpoint of this server overlaps this one.
     pub(super) beside: bool,
 }
 
@@ -99,7 +99,7 @@ impl Wanted {
     }
 }
 
-/// The address, with `free_port` for port 0.
+/// Returns the address, with `free_port` for port 0.
 pub(super) fn with_port(mut address: SocketAddr, free_port: u16) -> SocketAddr {
     if address.port() == 0 {
         address.set_port(free_port);
@@ -193,7 +193,7 @@ fn bind_sockets(
     Ok(BoundEndpoint { endpoint, sockets, inherited, listener, added: None, instead: None })
 }
 
-/// Whether the workers serve it over UDP.
+/// Whether the workers serve the endpoint over UDP.
 pub(super) fn has_udp(endpoint: Endpoint) -> bool {
     endpoint.transport == endpoint::Transport::Dns
 }
@@ -253,7 +253,7 @@ fn by(holder: &Option<String>) -> String {
     holder.as_ref().map(|holder| format!(" by {holder}")).unwrap_or_default()
 }
 
-/// The remedy for an absent address; the other errors contain it.
+/// Returns the remedy for an absent address; the texts of other errors contain theirs.
 fn remedy(error: &node::NodeError) -> String {
     match error {
         node::NodeError::AddressAbsent { address } => {
@@ -270,9 +270,9 @@ fn remedy(error: &node::NodeError) -> String {
 /// Send buffer of a TCP connection, before the kernel doubles it: 1,024 clients that do not read
 /// take 32 MiB at most.
 const TCP_SEND_BYTES: usize = 16 * 1024;
-/// Receive buffer, before the kernel doubles it. Pipelined queries were as fast as with 128 KiB:
-/// 1.03 of that rate over 4 connections, 0.91 and 0.99 over one (medians of 12 rounds with as much
-/// noise).
+/// Receive buffer of a TCP connection, before the kernel doubles it. Pipelined queries were as fast
+/// as with 128 KiB: 1.03 of that rate over 4 connections, 0.91 and 0.99 over one (medians of 12
+/// rounds with as much noise).
 const TCP_RECEIVE_BYTES: usize = 16 * 1024;
 /// Connections that may wait to be accepted: the default of `net.core.somaxconn`. When the queue is
 /// full the client's SYN is dropped and retried after a second.

@@ -40,6 +40,6 @@ thread_local! {
     });
 }
 
-/// Bytes of replies that are written together; until the kernel has accepted them nothing more is
-/// read.
+/// Bytes of replies that are written together. Nothing more is read until the kernel has accepted
+/// them.
 pub(crate) const TOGETHER: usize = 16 * 1024;

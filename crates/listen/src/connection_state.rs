@@ -1,5 +1,5 @@
-//! The state of one TCP connection that its task and the workers that answer its queries share, and
-//! the bytes that it holds.
+//! The state of one TCP connection, shared by its task and the workers that answer its queries, and
+//! the bytes that the connection holds.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -11,23 +11,23 @@ use tokio::sync::{Notify, SemaphorePermit};
 
 use super::cpu_budget::CpuBudget;
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Activity {
-    /// For us: its client awaits an answer.
+    /// For this server: the client awaits an answer.
     Busy,
-    /// For its client's next query.
+    /// For the client's next query.
     Idle,
     /// For the rest of a message.
     HalfSent,
-    /// For its client to read.
+    /// For the client to read.
     Unread,
 }
 
 impl Activity {
     pub(crate) const ALL: [Self; 4] = [Self::Busy, Self::Idle, Self::HalfSent, Self::Unread];
 
-    /// The label of the metrics.
+    /// Returns the label of the metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Busy => "busy",
@@ -45,26 +45,27 @@ pub(crate) struct ConnectionState {
     pub(crate) address: IpAddr,
     budget: Arc<Budget>,
     of_address: Arc<OfAddress>,
-    /// Bytes that its task holds, and those of the outbox, as counted in the budget; changed under
-    /// the outbox's lock.
+    /// Bytes that the connection's task holds, and bytes of the outbox, as counted in the budget;
+    /// changed under the outbox's lock.
     of_task: AtomicUsize,
     of_outbox: AtomicUsize,
     /// Replies from workers.
     outbox: Mutex<Outbox>,
     in_flight: AtomicU32,
-    /// The [`Activity`] in the two lowest bits; above, since when, in milliseconds since the
-    /// start.
+    /// The [`Activity`] in the two lowest bits; above, since when it holds, in milliseconds since
+    /// the start.
     state: AtomicU64,
     /// [`STAYS`], [`ENDS`] or [`CUT`].
     end: AtomicU8,
-    /// Wakes its task: a reply, a query less in flight, or the end.
+    /// Wakes the connection's task: for a reply, the end of a query in flight, or of the
+    /// connection.
     wake: Notify,
 }
 
 /// What the connections of one address share.
 #[derive(Default)]
 pub(crate) struct OfAddress {
-    /// Bytes that they hold, including those that end.
+    /// Bytes that the address's connections hold, including connections that are ending.
     pub(crate) held: AtomicUsize,
     pub(crate) turns: CpuBudget,
 }
@@ -79,8 +80,8 @@ struct Outbox {
 }
 
 impl ConnectionState {
-    /// The state of a connection that waits for its first message from `now` on, in milliseconds
-    /// since the start.
+    /// Creates the state of a connection that waits for its first message from `now` on, in
+    /// milliseconds since the start.
     pub(crate) fn new(
         key: u64,
         address: IpAddr,
@@ -115,13 +116,13 @@ impl ConnectionState {
         self.state.store(since << 2 | state as u64, Relaxed);
     }
 
-    /// The state, and since when it holds.
+    /// Returns the state, and since when it holds.
     pub(crate) fn state(&self) -> (Activity, u64) {
         let state = self.state.load(Relaxed);
         (Activity::ALL[(state & 3) as usize], state >> 2)
     }
 
-    /// Takes the replies of the workers. Their bytes are the task's from now on, which counts them.
+    /// Appends the workers' replies to `into`; from here on the task counts their bytes.
     pub(crate) fn take(&self, into: &mut Vec<u8>) {
         let mut outbox = self.outbox();
         if !outbox.octets.is_empty() {
@@ -132,7 +133,7 @@ impl ConnectionState {
         }
     }
 
-    /// Whether no reply of a worker is there or outstanding.
+    /// Whether no reply of a worker waits or is outstanding.
     pub(crate) fn is_owed_nothing(&self) -> bool {
         // The order matters: a worker puts the reply into the outbox before it ends the query.
         self.in_flight() == 0 && self.outbox().octets.is_empty()
@@ -149,7 +150,7 @@ impl ConnectionState {
         self.wake.notify_one();
     }
 
-    /// Number of queries in flight.
+    /// Returns the number of queries in flight.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(Acquire)
     }
@@ -167,12 +168,12 @@ impl ConnectionState {
         true
     }
 
-    /// Bytes that its task holds.
+    /// Returns the bytes that the connection's task holds.
     pub(crate) fn held_by_task(&self) -> usize {
         self.of_task.load(Relaxed)
     }
 
-    /// Bytes that it holds.
+    /// Returns the bytes that the connection holds.
     pub(crate) fn held(&self) -> usize {
         self.held_by_task() + self.of_outbox.load(Relaxed)
     }
@@ -182,8 +183,8 @@ impl ConnectionState {
         self.budget.is_short()
     }
 
-    /// Aborts the connection and discards unsent replies. Used where its slot or memory is needed,
-    /// or its replies do not fit.
+    /// Aborts the connection and discards unsent replies, because its slot or memory is needed, or
+    /// its replies do not fit.
     pub(crate) fn cut(&self) {
         self.end.store(CUT, Relaxed);
         let mut outbox = self.outbox();
@@ -197,18 +198,19 @@ impl ConnectionState {
         self.wake.notify_one();
     }
 
-    /// Ends the connection, which is idle: the server stops.
+    /// Ends the connection, which is idle, as the server stops.
     pub(crate) fn end(&self) {
         self.end.fetch_max(ENDS, Relaxed);
         self.wake.notify_one();
     }
 
-    /// Whether it must end.
+    /// Whether the connection must end.
     pub(crate) fn ends(&self) -> bool {
         self.end.load(Relaxed) == ENDS
     }
 
-    /// Closes it, called by its task: replies are dropped from now on, and all bytes are released.
+    /// Closes the connection, called by its task: later replies are dropped, and all bytes
+    /// released.
     pub(crate) fn close(&self) {
         let mut outbox = self.outbox();
         self.forget(&mut outbox);
@@ -225,7 +227,7 @@ impl ConnectionState {
         self.release(self.of_outbox.swap(0, Relaxed));
     }
 
-    /// Whether the connection is cut.
+    /// Whether the connection was aborted by [`ConnectionState::cut`].
     pub(crate) fn is_cut(&self) -> bool {
         self.end.load(Relaxed) == CUT
     }
@@ -235,7 +237,7 @@ impl ConnectionState {
         self.wake.notified().await;
     }
 
-    /// Waits for a turn of its address's connections; `None` once it is cut.
+    /// Waits for a turn of the address's connections; `None` once the connection is cut.
     pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         let turns = &self.of_address.turns;
         if let Some(turn) = turns.try_next() {
@@ -244,7 +246,7 @@ impl ConnectionState {
         let next = turns.next();
         tokio::pin!(next);
         while !self.is_cut() {
-            // A reply that wakes it is sent in its turn.
+            // A reply that wakes the connection here is sent in its turn.
             tokio::select! {
                 turn = &mut next => return turn,
                 () = self.woken() => {}
@@ -253,7 +255,7 @@ impl ConnectionState {
         None
     }
 
-    /// Counts the time of its turn; true if it must yield.
+    /// Counts the time of the connection's turn; true if it must yield.
     pub(crate) fn spend(&self, work: Duration) -> bool {
         self.of_address.turns.spend(work)
     }
@@ -302,12 +304,12 @@ impl ConnectionState {
 #[derive(Default)]
 pub(crate) struct Budget {
     held: AtomicUsize,
-    /// The bytes of connections that end.
+    /// The bytes of connections that are ending.
     leaving: AtomicUsize,
 }
 
 impl Budget {
-    /// Bytes held.
+    /// Returns the bytes held.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
     }

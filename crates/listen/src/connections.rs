@@ -1,8 +1,8 @@
-//! The open TCP connections: their number, the bytes that they hold together, and which one is
-//! evicted for another.
+//! The open TCP connections: their number, the bytes that they hold together, and the choice of the
+//! connection that is evicted for another.
 //!
 //! A connection that waits for its client (idle, half a message sent, or not reading) occupies a
-//! slot and maybe bytes. When slots or bytes run out, one of these is evicted.
+//! slot and maybe bytes. When slots or bytes run out, one such connection is evicted.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ pub struct Connections {
     budget: Arc<Budget>,
     /// Notified when a connection closes.
     left: Notify,
-    /// The source ports of probes of our own that will connect.
+    /// The source ports from which probes of our own will connect.
     own: Mutex<BTreeSet<u16>>,
     evicted: [Counter; Activity::ALL.len()],
     /// The running transfers.
@@ -32,8 +32,8 @@ pub struct Connections {
     pub refused: Counter,
 }
 
-/// Announces a connection of our own. Once this is dropped, a connection from its port is one like
-/// any other.
+/// Announces a connection of our own. Once this value is dropped, a connection from its port is
+/// treated like any other.
 #[derive(Debug)]
 pub struct Expected<'c> {
     own: &'c Mutex<BTreeSet<u16>>,
@@ -57,15 +57,15 @@ struct Open {
 
 struct Registered {
     shared: Arc<ConnectionState>,
-    /// The time of its entry in the group's `waiting`.
+    /// The time of the connection's entry in the group's `waiting`.
     since: u64,
 }
 
 /// The connections of one address.
 #[derive(Default)]
 struct Group {
-    /// The connections' keys, with the time since when each waits. The entry of a connection that
-    /// was served since is outdated, and is corrected when it is read: so a change of state takes
+    /// The connections' keys, with the time since when each waits. If a connection was served
+    /// since, its entry is outdated, and is corrected when it is read: so a change of state takes
     /// no lock.
     waiting: BTreeSet<(u64, u64)>,
     shared: Arc<OfAddress>,
@@ -96,10 +96,10 @@ impl Open {
         shared
     }
 
-    /// The connection to evict for a new one from this address: of the address with most
-    /// connections first, the one that has waited longest for its client. If all await answers, one
-    /// of an address that has more than half of all. For a new one from such an address only its
-    /// own are evicted, those that await no answer.
+    /// Chooses the connection to evict for a new one from this address: the connection that has
+    /// waited longest for its client, of the address with most connections. If all connections
+    /// await answers, one of an address with more than half of all is chosen. For a new connection
+    /// from such an address only a connection of its own that awaits no answer is evicted.
     fn gives_way(&mut self, newcomer: IpAddr) -> Option<(Activity, u64)> {
         let (most, greedy) = *self.by_number.last()?;
         let over_half = most > MAX_CONNECTIONS / 2;
@@ -114,8 +114,8 @@ impl Open {
         over_half.then(oldest)?.map(|key| (Activity::Busy, key))
     }
 
-    /// The connection to evict when bytes run out: of the address that holds most, the one that has
-    /// waited longest.
+    /// Chooses the connection to evict when bytes run out: of the address that holds most, the
+    /// connection that has waited longest.
     fn holds_longest(&mut self) -> Option<(Activity, u64)> {
         let held = |(&address, group): (&IpAddr, &Group)| (group.shared.held.load(Relaxed), address);
         let mut holders: Vec<_> = self.from.iter().map(held).filter(|&(held, _)| held > 0).collect();
@@ -127,7 +127,7 @@ impl Open {
     }
 }
 
-/// Of the connections of one address that satisfy `meant`, the one that has waited longest.
+/// Returns the connection of one address that has waited longest of those that satisfy `meant`.
 fn longest_waiting(
     group: &mut Group,
     all: &mut HashMap<u64, Registered>,
@@ -151,15 +151,15 @@ fn longest_waiting(
 }
 
 impl Connections {
-    /// Announces that the next connection from this port is our own probe, which needs no slot: it
-    /// must succeed however many clients there are.
+    /// Announces that the next connection from this port is our own probe, which needs no slot: the
+    /// probe must succeed however many clients there are.
     pub fn expect_own(&self, port: u16) -> Expected<'_> {
         locked(&self.own).insert(port);
         Expected { own: &self.own, port }
     }
 
     /// Registers one more connection, evicting another if need be; `None` if none can be evicted.
-    /// It waits for its first message from `now` on.
+    /// The new connection waits for its first message from `now` on.
     pub(crate) fn enter(&self, peer: SocketAddr, now: u64) -> Option<Arc<ConnectionState>> {
         if locked(&self.own).remove(&peer.port()) {
             return Some(Arc::new(ConnectionState::new(
@@ -187,7 +187,7 @@ impl Connections {
         self.left.notify_waiters();
     }
 
-    /// Evicts a connection that waits for its client: descriptors are short.
+    /// Evicts a connection that waits for its client, as descriptors are short.
     pub(crate) fn make_room(&self) {
         let mut open = self.open();
         let no_client = IpAddr::from([0; 4]);
@@ -209,9 +209,9 @@ impl Connections {
     }
 
     /// Finds room for bytes of this connection, which `fits` reserves below a limit for all. If
-    /// there is none, connections of the address that holds most are evicted; if that is this
-    /// connection's own address, this one is, and the result is false. Bytes that evicted
-    /// connections hold until their tasks end count for no refusal.
+    /// there is none, connections of the address that holds most are evicted. If this connection
+    /// has that address, this connection is evicted, and the result is false. Bytes that evicted
+    /// connections hold until their tasks end cause no refusal.
     pub(crate) fn find_room(&self, shared: &ConnectionState, mut fits: impl FnMut(usize) -> bool) -> bool {
         if fits(BUDGET_BYTES) {
             return true;
@@ -243,8 +243,8 @@ impl Connections {
         Activity::ALL.iter().map(|&state| (state.name(), self.evicted[state as usize].get()))
     }
 
-    /// Bytes that connections hold: of incomplete messages, and of replies that clients have not
-    /// read.
+    /// Returns the bytes that connections hold: of incomplete messages, and of replies that clients
+    /// have not read.
     pub fn octets(&self) -> usize {
         self.budget.held()
     }

@@ -21,7 +21,7 @@ impl Default for CpuBudget {
 }
 
 impl CpuBudget {
-    /// A turn, if one is free: its holder may run until it is dropped.
+    /// Returns a turn, if one is free: its holder may run until the permit is dropped.
     pub(crate) fn try_next(&self) -> Option<SemaphorePermit<'_>> {
         self.free.try_acquire().ok()
     }

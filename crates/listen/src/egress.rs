@@ -78,7 +78,7 @@ impl Egress {
         } else {
             let no_room = self.running.inboxes[worker].ask(miss, key);
             if let Some(Miss { query, waiter, .. }) = no_room {
-                // The flight stays with that worker, so its entry in the registry stays.
+                // That worker still has the flight, so its entry in the registry stays.
                 self.fail(waiter, &query.query(), Failure::Overload, now);
             }
         }
@@ -113,7 +113,8 @@ impl Egress {
                 self.running.flights.release(key, self.index);
             }
             if matches!(refused.failure, forwarder::ForwardError::Subnets) {
-                // Answers as a resolver that does not know the option: the reply lacks it.
+                // Answers like a resolver that does not implement the option: the reply has no
+                // subnet.
                 let query = held.without_subnet();
                 self.ask(forwarder, now, Miss { query, waiter: refused.waiter, patience });
                 return;
@@ -139,7 +140,7 @@ impl Egress {
 
     /// Answers all waiters of a forwarder that panicked with SERVFAIL, and drops its sockets.
     pub(crate) fn abandon(&mut self, mut broken: Forwarder<Waiter>, now: Instant) {
-        // The answers of these have arrived.
+        // The answers of deferred waiters have arrived already.
         while !self.deferred.is_empty() {
             self.answer_some(&mut broken);
         }
@@ -152,8 +153,8 @@ impl Egress {
         });
     }
 
-    /// Sends, counts and logs the reply to one waiter. `write` writes it, and returns the failure
-    /// that it reports.
+    /// Sends, counts and logs the reply to one waiter. `write` writes the reply, and returns the
+    /// failure that the reply reports.
     fn deliver(
         &mut self,
         waiter: &Waiter,
@@ -165,7 +166,7 @@ impl Egress {
         let zone = &waiter.zone;
         let mut outcome = Outcome::OPEN;
         let (proto, client, local) = match &waiter.client {
-            // The answer of a subquery goes to `resume`.
+            // The answer of a subquery is passed to `resume`.
             Client::Background | Client::Subquery(_) => return,
             Client::Udp { socket: (socket_index, address), peer, local } => {
                 // `None` if a reload closed the address meanwhile: no reply can be sent from it.
@@ -238,7 +239,7 @@ impl Egress {
         }
     }
 
-    /// The block with this number, if it is still served.
+    /// Returns the block with this number, if it is still served.
     fn block(&self, id: u64) -> Option<Arc<Block>> {
         self.running.configuration.load().blocks.iter().find(|block| block.id == id).cloned()
     }
@@ -279,7 +280,8 @@ impl Egress {
             }
             Err(failure) => {
                 let failure = Failure::Forward(failure);
-                // A local limit that was reached does not affect the next query.
+                // A local limit that was reached does not affect the next query, so it is not
+                // cached.
                 let is_upstreams = failure.rcode() == Rcode::SERVFAIL && !failure.is_overload();
                 let cache = first.as_ref().and_then(|waiter| block_cache(&waiter.zone.block));
                 if let Some(cache) = cache.filter(|_| over && is_upstreams) {
@@ -299,8 +301,9 @@ impl Egress {
     }
 }
 
-/// The socket at `address` to reply from: the one with this index if this worker received the
-/// query; else, as another worker's sockets have other indices, this worker's own at the address.
+/// Returns the socket at `address` to reply from: the socket with this index if this worker
+/// received the query; otherwise this worker's own socket at the address, as another worker's
+/// indices differ.
 #[inline]
 fn socket_at(
     sockets: &mut [Option<OpenSocket>],
@@ -326,7 +329,7 @@ fn push_answer(reply: &mut Reply<'_>, query: &Query<'_>, answer: &Answer) {
     }
 }
 
-/// The cache of a block that has one.
+/// Returns the cache of a block, if it has one.
 fn block_cache(block: &Block) -> Option<&BlockCache> {
     block.pipeline.forwarding()?.cache.as_deref()
 }

@@ -1,4 +1,4 @@
-//! The bound endpoints: the UDP sockets of each that the workers serve, and its TCP listener.
+//! The bound endpoints: the UDP sockets that the workers serve, and the TCP listeners.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,8 +26,8 @@ use plugin::endpoint::Endpoint;
 
 /// The bound endpoints of a running server.
 pub struct Endpoints {
-    /// The number of UDP sockets of each address that receive queries. The nth belongs to worker n,
-    /// modulo the number of workers.
+    /// The number of UDP sockets of each address that receive queries. The nth socket belongs to
+    /// worker n, modulo the number of workers.
     sockets: usize,
     /// The port of all endpoints with port 0; 0 if there is none.
     free_port: u16,
@@ -38,8 +38,8 @@ pub struct Endpoints {
     added: BTreeMap<Endpoint, AddedAddress>,
     /// Addresses that this process may add.
     ours: AddressPolicy,
-    /// Sockets of an earlier process; those that no endpoint of the first configuration uses are
-    /// closed then.
+    /// Sockets of an earlier process; once the first configuration is served, unused ones are
+    /// closed.
     inherited: InheritedSockets,
     /// systemd's descriptor store, from which the next process takes the sockets.
     store: SocketStore,
@@ -57,7 +57,7 @@ pub struct Bound {
 }
 
 impl Endpoints {
-    /// Nothing is bound yet but the sockets of an earlier process.
+    /// Creates the state in which nothing is bound but the sockets of an earlier process.
     pub fn new(ours: AddressPolicy, inherited: InheritedSockets) -> Self {
         Self {
             sockets: 0,
@@ -71,11 +71,11 @@ impl Endpoints {
         }
     }
 
-    /// Binds those of `endpoints` that are not bound: UDP `sockets` times, TCP once. Port 0 is one
-    /// free port, the same for all addresses, and for UDP and TCP.
+    /// Binds the `endpoints` that are not bound: UDP `sockets` times, TCP once. Port 0 stands for
+    /// one free port, the same for all addresses, and for UDP and TCP.
     ///
     /// # Errors
-    /// The first endpoint that cannot be bound; then no new one is.
+    /// The first endpoint that cannot be bound; then no new endpoint is.
     pub fn bind(
         &mut self,
         endpoints: impl Iterator<Item = Endpoint>,
@@ -97,8 +97,8 @@ impl Endpoints {
             for nth in (self.sockets.max(workers)..sockets).filter(|_| has_udp(endpoint)) {
                 let bound = ListenSocket::bind_beside(node::with_link(address), &ListenOptions::default());
                 let bound = bound.map_err(|error| explain(address, SocketKind::Udp, error))?;
-                // No worker reads the socket yet, and none will if a later step fails: the kernel
-                // must not give it datagrams.
+                // No worker reads the socket yet, or ever if a later step fails: the kernel must
+                // not give it datagrams.
                 bound
                     .spread_over(self.sockets as u32)
                     .map_err(|error| explain(address, SocketKind::Udp, error))?;
@@ -214,8 +214,8 @@ impl Endpoints {
         handle: &Handle,
     ) -> Arc<Configuration> {
         let old = running.configuration.load_full();
-        // Posted before the swap: a worker that has the new configuration then finds the task for a
-        // socket that is not in it.
+        // Posted before the swap: a worker that reads the new configuration then finds the task for
+        // a socket that is not in that configuration.
         self.close_others(|endpoint| configuration.endpoints.contains_key(endpoint), &old, running);
         running.configuration.store(configuration);
         self.open(bound, running, handle);
@@ -241,7 +241,7 @@ impl Endpoints {
         self.added.retain(|endpoint, _| keep(endpoint));
     }
 
-    /// Whether we added an address.
+    /// Whether this or an earlier process has added an address.
     pub fn has_added(&self) -> bool {
         !self.added.is_empty()
     }
@@ -249,8 +249,8 @@ impl Endpoints {
     /// Restores addresses that we added and another program removed; false if one could not be
     /// restored, which is logged once.
     ///
-    /// Sockets bound to an IPv4 address serve again as soon as it is back. Those of link-local IPv6
-    /// belong to a link, and are bound anew if that is another one.
+    /// Sockets bound to an IPv4 address serve again as soon as it is back. Sockets of link-local
+    /// IPv6 belong to a link, and are bound anew if the address is on another link now.
     pub fn put_back(&mut self, running: &Arc<ServerState>, handle: &Handle) -> bool {
         let mut all_there = true;
         let mut anew = Vec::new();
@@ -299,8 +299,8 @@ impl Endpoints {
         all_there
     }
 
-    /// As [`Self::put_back`], and for every address that a start would add: a reload must do what a
-    /// start does. An address that cannot be added is logged, and its sockets stay.
+    /// Like [`Self::put_back`], but also adds every address that a start would add: a reload must
+    /// do the same as a start. An address that cannot be added is logged, and its sockets stay.
     pub fn put_back_all(&mut self, running: &Arc<ServerState>, handle: &Handle) -> bool {
         for endpoint in self.listeners.keys().filter(|own| !own.address.ip().is_unspecified()) {
             let address = endpoint.address;
@@ -318,12 +318,12 @@ impl Endpoints {
         self.put_back(running, handle)
     }
 
-    /// The addresses that we added to the machine, in this or an earlier process.
+    /// Returns the addresses that we added to the machine, in this or an earlier process.
     pub fn added(&self) -> Vec<IpAddr> {
         self.added.keys().map(|endpoint| endpoint.address.ip()).collect()
     }
 
-    /// Which addresses we may add.
+    /// Returns which addresses we may add.
     pub fn ours(&self) -> AddressPolicy {
         self.ours
     }
@@ -334,23 +334,23 @@ impl Endpoints {
         self.added.clear();
     }
 
-    /// Has the service manager keep the sockets for its next process, and nothing else.
+    /// Makes the service manager keep the sockets for its next process, and nothing else.
     pub fn offer(&mut self, notifier: &node::Notifier) {
         self.store.offer(std::mem::take(&mut self.inherited), notifier);
     }
 
-    /// Has the service manager keep nothing.
+    /// Makes the service manager keep nothing.
     pub fn withdraw(&mut self, notifier: &node::Notifier) {
         handover::forget(std::mem::take(&mut self.inherited), notifier);
         self.store.withdraw();
     }
 
-    /// Has the service manager keep the cache's contents with the sockets.
+    /// Makes the service manager keep the cache's contents with the sockets.
     pub fn leave(&mut self, warm: Option<OwnedFd>) {
         self.store.store_snapshot(warm);
     }
 
-    /// Copies of all sockets, for another process, and the cache's contents.
+    /// Returns copies of all sockets, for another process, and the cache's contents.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -378,8 +378,8 @@ impl Endpoints {
         self.added.clear();
     }
 
-    /// The number of descriptors that a restart hands over, and how many of them the service
-    /// manager keeps, if that is fewer.
+    /// Returns the number of descriptors that a restart hands over, and how many of them the
+    /// service manager keeps, if that is fewer.
     pub fn beyond_store(&self, notifier: &node::Notifier) -> Option<(usize, usize)> {
         self.store.beyond_store(notifier)
     }
@@ -397,8 +397,8 @@ impl Endpoints {
         }
     }
 
-    /// Accepts no more TCP connections for good: they are refused, unless the next process gets the
-    /// listeners. Those queued by now are still served: the kernel would reset them.
+    /// Stops accepting TCP connections for good: new ones are refused, unless the next process gets
+    /// the listeners. Queued connections are still served: the kernel would reset them.
     pub fn close_listeners(&mut self, handle: &Handle) {
         if self.are_left() {
             return self.stop_accepting();
@@ -415,7 +415,7 @@ impl Endpoints {
         self.store = SocketStore::new();
     }
 
-    /// Accepts no more TCP connections; open ones continue.
+    /// Stops accepting TCP connections; open ones continue.
     pub fn stop_accepting(&mut self) {
         for task in self.listeners.values() {
             task.abort();
@@ -423,7 +423,7 @@ impl Endpoints {
     }
 }
 
-/// Where an endpoint's sockets go.
+/// Parameters for giving an endpoint's sockets to the workers.
 #[derive(Clone, Copy)]
 struct SocketPlan<'h> {
     sockets: usize,
@@ -450,8 +450,8 @@ fn close(
     }
 }
 
-/// Whether both accept connections to the same address and port: one of them listens on all
-/// addresses, or one replaces the other, as when a reload changes the transport.
+/// Whether both addresses accept connections to the same address and port: one of them is the
+/// wildcard, or one replaces the other, as when a reload changes the transport.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port()
         && one.is_ipv4() == other.is_ipv4()

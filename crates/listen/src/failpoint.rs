@@ -58,8 +58,8 @@ pub(crate) fn turns(server: &Name) -> u64 {
     turns.get(&server.to_string()).copied().unwrap_or_default()
 }
 
-/// The start time of a transfer to this client: before `now` by the duration in [`EARLIER`], so
-/// that tests need not wait.
+/// Returns the start time of a transfer to this client: before `now` by the duration in
+/// [`EARLIER`], so that tests need not wait.
 pub(crate) fn began_earlier(client: IpAddr, now: Instant) -> Instant {
     let earlier = EARLIER.lock().unwrap_or_else(PoisonError::into_inner);
     let ago = earlier.filter(|(of, _)| *of == client).map(|(_, ago)| ago);

@@ -13,7 +13,7 @@ pub(crate) struct FairQueue<Q> {
 }
 
 impl<Q> FairQueue<Q> {
-    /// None.
+    /// Creates an empty queue.
     pub(crate) fn new() -> Self {
         Self { of: HashMap::new(), turns: VecDeque::new(), count: 0 }
     }
@@ -51,15 +51,15 @@ impl<Q> FairQueue<Q> {
         next
     }
 
-    /// Whether there is none.
+    /// Whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }
 }
 
-/// Queries of one client, some 1.3 KiB each.
+/// The most queries of one client, some 1.3 KiB each.
 const MOST_OF_ONE: usize = 4_096;
-/// Queries of all clients together; a client with none may add one beyond it.
+/// The most queries of all clients together; a client without any may add one beyond this.
 const MOST_OF_ALL: usize = 5_120;
 
 #[cfg(test)]

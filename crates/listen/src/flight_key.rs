@@ -10,8 +10,8 @@ use super::waiter::Miss;
 use query::Block;
 
 impl FlightRegistry {
-    /// The hash of a query of that block: equal for queries that a forwarder would join to one
-    /// flight.
+    /// Returns the hash of a query of this block: equal for queries that a forwarder would join to
+    /// one flight.
     pub fn key(&self, block: &Block, query: &Query<'_>, proto: Proto) -> u64 {
         let Some(forwarding) = block.pipeline.forwarding() else { return 0 };
         let chain = &forwarding.chain;
@@ -19,12 +19,12 @@ impl FlightRegistry {
         ask.fingerprint(&self.hasher).unwrap_or_default()
     }
 
-    /// The worker to forward the query, and the key that it releases: the worker that has the same
-    /// query in flight, else `own`, else the one that the key chooses.
+    /// Returns the worker that forwards the query, and the key that this worker releases: the
+    /// worker that has the same query in flight, else `own`, else the worker that the key chooses.
     ///
-    /// A query with a client subnet has one worker for its name, whatever the subnet: that one
-    /// bounds how many of these are in flight (RFC 7871, section 11.2). It is not registered, so it
-    /// has no key.
+    /// A query with a client subnet has one worker for its name, whatever the subnet: that worker
+    /// bounds such queries in flight (RFC 7871, section 11.2). They are not registered, so they
+    /// have no key.
     pub(crate) fn worker_for(&self, miss: &Miss, own: Option<usize>, workers: usize) -> (usize, u64) {
         let Miss { query, waiter, .. } = miss;
         if workers == 1 {

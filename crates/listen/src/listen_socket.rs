@@ -14,7 +14,7 @@ use configuration::Configuration;
 pub(crate) struct OpenSocket {
     /// As configured: without the interface of a link-local address.
     pub(crate) address: SocketAddr,
-    /// Its index among all sockets of the address.
+    /// The socket's index among all sockets of the address.
     pub(crate) nth: usize,
     pub(crate) socket: ListenSocket,
     pub(crate) replies: SendBatch,
@@ -44,7 +44,7 @@ impl OpenSocket {
         Self { address, nth, socket, replies, taken, last: None, kernel_drops: 0, new_drops: 0 }
     }
 
-    /// Has it closed once it is empty.
+    /// Marks the socket to be closed once it is empty.
     pub(crate) fn end(&mut self, configuration: &Arc<Configuration>) {
         self.last.get_or_insert_with(|| Last { batches: LAST_BATCHES, configuration: configuration.clone() });
     }

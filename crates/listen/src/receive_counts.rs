@@ -1,5 +1,5 @@
-//! Counts receives on each listen socket: proof that the socket is read, for the watchdog: its
-//! probes are dropped when the socket is full.
+//! Counts receives on each listen socket. For the watchdog a rising count proves that the socket is
+//! read, even while its probes are dropped because the socket is full.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,12 +34,12 @@ impl ReceiveCounter {
 }
 
 impl ReceiveCounts {
-    /// The counter of this socket, created on first use.
+    /// Returns the counter of this socket, created on first use.
     pub fn socket(&self, endpoint: Endpoint, taker: usize) -> Arc<ReceiveCounter> {
         self.sockets().entry((endpoint, taker)).or_default().clone()
     }
 
-    /// The number of receives on this socket.
+    /// Returns the number of receives on this socket.
     pub fn count(&self, endpoint: Endpoint, taker: usize) -> u64 {
         self.sockets().get(&(endpoint, taker)).map_or(0, |takes| takes.0.get())
     }

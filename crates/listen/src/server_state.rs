@@ -74,8 +74,7 @@ pub struct ServerState {
 }
 
 impl ServerState {
-    /// The state of a server that has bound nothing yet; errors that it cannot continue after are
-    /// sent to `fatal`.
+    /// Creates the state of a server that has bound nothing yet; fatal errors are sent to `fatal`.
     ///
     /// # Errors
     /// The workers' event descriptors could not be created.
@@ -111,7 +110,7 @@ impl ServerState {
         })
     }
 
-    /// The ring of log lines of TCP clients.
+    /// Locks the ring of log lines of TCP clients.
     pub(crate) fn tcp_lines(&self) -> MutexGuard<'_, LineRing> {
         self.tcp_lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,7 +120,7 @@ impl ServerState {
         now.saturating_duration_since(self.start).as_millis() as u64
     }
 
-    /// The address that is bound: with the port that was chosen for port 0.
+    /// Returns the address that is bound: with the port that was chosen for port 0.
     pub fn bound(&self, address: SocketAddr) -> SocketAddr {
         with_port(address, self.free_port.load(Relaxed))
     }
@@ -135,13 +134,13 @@ impl ServerState {
         self.inboxes.len()
     }
 
-    /// The longest time since a worker began a turn.
+    /// Returns the longest time since a worker began a turn.
     pub fn slowest_worker(&self, now: Instant) -> Duration {
         let oldest = self.heartbeats.iter().map(|beat| beat.0.load(Relaxed)).min().unwrap_or_default();
         Duration::from_millis(self.since_start_ms(now).saturating_sub(oldest))
     }
 
-    /// Runs `work`; `None`, and counted, if it panics.
+    /// Runs `work`; if it panics, counts the panic and returns `None`.
     #[inline]
     pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let done = catch_unwind(AssertUnwindSafe(work)).ok();

@@ -11,20 +11,20 @@ const SHARDS: usize = 64;
 
 /// All queries in flight, by the hash of their key, with their worker.
 ///
-/// If two different queries have the same hash, one of them is sent to the other's worker, where it
-/// is served as well.
+/// If two different queries have the same hash, one of them is sent to the worker of the other
+/// query, which serves it as well.
 pub struct FlightRegistry {
     shards: Vec<Mutex<HashMap<u64, u16, FixedState>>>,
     pub(crate) hasher: RandomState,
 }
 
 impl FlightRegistry {
-    /// Nothing in flight.
+    /// Creates a registry without queries in flight.
     pub fn new() -> Self {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::default() }
     }
 
-    /// Claims the flight for `worker`, unless another worker has it, which is returned then.
+    /// Claims the flight for `worker`; if another worker has the flight, returns that worker.
     pub fn claim(&self, key: u64, worker: usize) -> Option<usize> {
         let owner = usize::from(*self.shard(key).entry(key).or_insert(worker as u16));
         (owner != worker).then_some(owner)

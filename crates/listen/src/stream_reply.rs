@@ -19,7 +19,7 @@ pub(crate) struct StreamReply {
 }
 
 impl StreamReply {
-    /// A handle for one more query in flight.
+    /// Creates a handle, which counts as one more query in flight.
     pub(crate) fn new(
         connections: &Arc<Connections>,
         shared: &Arc<ConnectionState>,

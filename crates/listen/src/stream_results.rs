@@ -10,7 +10,7 @@ use crate::server_state::ServerState;
 pub struct StreamResults(OnceLock<Weak<ServerState>>);
 
 impl StreamResults {
-    /// Drops results until the server runs.
+    /// Creates a value that drops results until [`Self::serves`] is called.
     pub fn new() -> Arc<Self> {
         Arc::new(Self(OnceLock::new()))
     }

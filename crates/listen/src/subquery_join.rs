@@ -31,13 +31,14 @@ struct Pending<C> {
 }
 
 struct State<C> {
-    /// How many answers are missing.
+    /// The number of answers that are missing.
     waits: usize,
     inner: Option<Suspended<C>>,
 }
 
 impl<C> SubqueryHandle<C> {
-    /// One handle for each of `asked`, all of `inner`. The client has this number and `Proto`.
+    /// Creates one handle for each of `asked`, all of the query `inner`. The client has this number
+    /// and transport.
     pub(crate) fn all(
         inner: Suspended<C>,
         number: u128,
@@ -50,7 +51,8 @@ impl<C> SubqueryHandle<C> {
         asked.iter().map(share).collect()
     }
 
-    /// Adds an answer, and the upstream that gave it; returns the query if it was the last answer.
+    /// Adds an answer, and the upstream that sent it; returns the query if this was the last
+    /// answer.
     pub(crate) fn complete(
         mut self,
         found: Arc<SubqueryAnswer>,
@@ -66,7 +68,7 @@ impl<C> SubqueryHandle<C> {
         if state.waits == 0 { state.inner.take() } else { None }
     }
 
-    /// The client's address as a number.
+    /// Returns the client's address as a number.
     pub(crate) fn number(&self) -> u128 {
         self.of.number
     }
@@ -82,7 +84,7 @@ impl<C> SubqueryHandle<C> {
 }
 
 impl<C> Drop for SubqueryHandle<C> {
-    /// A worker that panicked and lost its state must not keep the others waiting.
+    /// A subquery lost in a worker's panic must not keep the query waiting for ever.
     fn drop(&mut self) {
         if !self.completed {
             self.state().waits -= 1;

@@ -42,20 +42,20 @@ pub(crate) struct Connection {
     /// Bytes received and not served: complete messages while the client does not read, else the
     /// start of one.
     received: Vec<u8>,
-    /// When the first byte of `received`, or of its first TLS record, was received.
+    /// When the first byte of `received`, or of the first TLS record in it, was received.
     received_at: Instant,
     /// Bytes to discard: the rest of a message that is too long and answered already.
     rest: usize,
     /// When the last message was served.
     served_at: Instant,
-    /// Replies that the kernel has not accepted, and how many bytes of them it has.
+    /// Replies that the kernel has not fully accepted, and how many of their bytes it has.
     unsent: Vec<u8>,
     sent: usize,
-    /// When they were first written.
+    /// When the unsent replies were first written.
     unsent_since: Instant,
     /// A transfer in progress. Nothing more is read meanwhile.
     transfer: Option<Box<Transfer>>,
-    /// Queries that the client may still send.
+    /// The number of queries that the client may still send.
     left: u32,
     /// Whether no more is read; queries in flight are still answered (RFC 7766, section 6.2.4).
     ending: bool,
@@ -98,7 +98,7 @@ impl Connection {
         stream: TcpStream,
         now: Instant,
     ) -> Self {
-        // A probe of our own shows only by its answer that we serve, so it is not counted.
+        // A probe of our own is checked by its answer, so its messages are not counted.
         let taken = (!shared.is_own()).then(|| running.taken.socket(endpoint, running.inboxes.len()));
         Self {
             endpoint,
@@ -140,13 +140,13 @@ impl Connection {
         loop {
             let of_address = shared.turn().await;
             let began = clock::now();
-            // A message has a guard of its own. A panic elsewhere closes the connection.
+            // Each message has a panic guard of its own. A panic elsewhere closes the connection.
             let turn =
                 running.guarded(|| BUFFERS.with_borrow_mut(|scratch| self.turn(&limits, scratch, began)));
             let is_over = shared.spend(clock::now().saturating_duration_since(began));
             if is_over || matches!(turn, Some(Turn::Again)) {
-                // Yields to all ready tasks, also to those that the runtime finds ready only now.
-                // The address's turn is held meanwhile.
+                // Yields to all ready tasks, also to tasks that the runtime finds ready only now.
+                // The turn of the address is held meanwhile.
                 tokio::task::yield_now().await;
             }
             drop(of_address);
@@ -273,8 +273,8 @@ impl Connection {
         }
     }
 
-    /// All received bytes are read: waits for more, or ends if the client's time is over or all
-    /// connections end.
+    /// Called when all received bytes are read: waits for more, or ends if the client's time is
+    /// over or all connections end.
     fn wait_for_client(&mut self, limits: &TimeoutsSpec, now: Instant) -> Option<Turn> {
         let served_once = self.served_once(limits);
         // Queries received before the end are answered. A new connection is given time for its
@@ -286,7 +286,7 @@ impl Connection {
         let tls = self.tls.as_deref();
         let half = !self.received.is_empty() || self.rest > 0 || tls.is_some_and(Tls::is_half);
         let (since, limit) = match (half, served_once) {
-            // The handshake as a whole has the time of one message.
+            // The handshake as a whole has as much time as one message.
             _ if tls.is_some_and(Tls::is_new) => (self.served_at, limits.read),
             (true, _) => (self.received_at, limits.read),
             (false, true) => (self.served_at, limits.idle),
@@ -309,7 +309,7 @@ impl Connection {
         self.left != limits.queries.unwrap_or(u32::MAX)
     }
 
-    /// Waits: sets the connection's state, and counts the bytes that it holds.
+    /// Returns a wait: sets the connection's state, and counts the bytes that it holds.
     fn rest(&mut self, state: Activity, since: Instant, limit: Option<Duration>) -> Turn {
         if !self.hold(state, since) {
             return Turn::Abort;
@@ -374,7 +374,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once, appending to the start of a message. 0 is the end of the stream.
+    /// Reads once, appending to the start of a message. Returns 0 at the end of the stream.
     fn read(&mut self, scratch: &mut Buffers, now: Instant) -> io::Result<usize> {
         if self.tls.as_ref().is_some_and(|tls| tls.is_finished()) {
             return Ok(0);
@@ -394,7 +394,7 @@ impl Connection {
             _ => tls.open(&scratch.received[..count], &mut scratch.plain, &mut scratch.sealed),
         };
         self.keep(&scratch.plain, now);
-        // Messages of the handshake, or the alert that ends it.
+        // Sends messages of the handshake, or the alert that ends it.
         if !scratch.sealed.is_empty() {
             self.note();
             self.offer(&scratch.sealed, now)?;
@@ -403,7 +403,7 @@ impl Connection {
         Ok(count)
     }
 
-    /// Counts that a client was read from.
+    /// Counts that a client's connection was read.
     fn note(&self) {
         if let Some(taken) = &self.taken {
             taken.note_shared();

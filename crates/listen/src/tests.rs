@@ -104,7 +104,7 @@ fn panicked_forwarder_answers_waiters() {
             client.send(&packet(&format!("silent-{place}.example"))).unwrap();
         }
         scene.wait("two queries in flight", || scene.in_flight() == 2);
-        // One of them joins the flight of the other.
+        // One of these queries joins the flight of the other.
         assert_eq!(scene.ask(&format!("good-{place}.example")), Some(NOERROR));
         let culprit = scene.client();
         culprit.send(&packet(&format!("panic-{place}.example"))).unwrap();
@@ -134,7 +134,7 @@ fn suspended_query_answered_after_panic() {
     client.send(&packet("both.two")).unwrap();
     scene.wait("both at the upstream", || scene.asked("silent-one") && scene.asked("silent-two"));
     assert_eq!(scene.ask("panic-send.example"), Some(SERVFAIL));
-    // Two aliases without targets.
+    // The reply has two aliases without targets.
     assert_eq!((rcode(&client), scene.counted()), (Some(NOERROR), (1, 0)));
 }
 
@@ -256,7 +256,7 @@ fn what_waits_at_an_address_that_a_reload_closes_is_answered_a_batch_in_each_tur
     for n in 0..batches * BATCH {
         client.send(&packet(&format!("n{n}.hit"))).unwrap();
     }
-    // It halts at the start of a turn, before it has read the first of them.
+    // The worker halts at the start of a turn, before it has read the first of the queries.
     scene.wait("the worker's halt", || is_halted(&probe));
     let before = turns(&probe) - 1;
     let mut server = scene.server.take().unwrap();
@@ -327,7 +327,7 @@ impl Scene {
         Self { server: Some(server), running, at, asked, log, first, _fatal: fatal_messages }
     }
 
-    /// Its Corefile with these directives.
+    /// Returns the server's Corefile with these directives.
     fn corefile(&self, directives: &str) -> String {
         format!("{}{directives}\n}}\n", self.first)
     }
@@ -339,7 +339,7 @@ impl Scene {
         socket
     }
 
-    /// The rcode of the reply to one UDP client; `None` without a reply.
+    /// Returns the rcode of the reply to one UDP client; `None` without a reply.
     fn ask(&self, name: &str) -> Option<u8> {
         let client = self.client();
         client.send(&packet(name)).unwrap();
@@ -359,17 +359,17 @@ impl Scene {
         clients
     }
 
-    /// Whether a line of the log has this text.
+    /// Whether the log has this text.
     fn logged(&self, text: &str) -> bool {
         self.log.text().contains(text)
     }
 
-    /// The numbers of panics and restarts.
+    /// Returns the numbers of panics and restarts.
     fn counted(&self) -> (u64, u64) {
         (self.running.panics.get(), self.running.worker_restarts.get())
     }
 
-    /// Number of places in use of `max_concurrent`.
+    /// Returns the number of places in use of `max_concurrent`.
     fn in_flight(&self) -> u32 {
         let configuration = self.running.configuration.load();
         configuration.blocks[0].pipeline.forwarding().unwrap().chain.stanzas()[0].concurrent()

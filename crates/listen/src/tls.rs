@@ -41,7 +41,7 @@ enum Progress {
     Broken,
 }
 
-/// The client broke the protocol, or was refused; the alert was written.
+/// The error when the client broke the protocol, or was refused; the alert was written.
 #[derive(Debug)]
 pub(crate) struct TlsBroken;
 
@@ -165,7 +165,7 @@ impl Tls {
             if self.progress == Progress::Broken {
                 return Err(TlsBroken);
             }
-            // The handshake has not begun.
+            // Without a chosen configuration the handshake has not begun.
             let Stage::Chosen(connection) = &mut self.stage else { return Err(TlsBroken) };
             let UnbufferedStatus { discard, state, .. } = connection.process_tls_records(&mut self.received);
             let written = match state {
@@ -221,7 +221,7 @@ impl Tls {
         self.progress == Progress::Finished
     }
 
-    /// Bytes held for this client, without those that every connection has.
+    /// Returns the bytes held for this client, without those that every connection has.
     pub(crate) fn held(&self) -> usize {
         self.received.capacity() + self.certificates
     }

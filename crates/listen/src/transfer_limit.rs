@@ -18,7 +18,7 @@ pub(super) struct Slot {
 }
 
 impl TransferLimit {
-    /// Begins one more transfer to this client; `None` if there are as many as may be.
+    /// Begins one more transfer to this client; `None` at the maximum of all or of this client.
     pub(super) fn enter(self: &Arc<Self>, client: IpAddr, now: Instant) -> Option<Slot> {
         let mut running = self.running();
         let (all, own) = (running.values().sum::<usize>(), running.get(&client).copied().unwrap_or_default());
@@ -37,7 +37,7 @@ impl TransferLimit {
 }
 
 impl Slot {
-    /// The time left; zero ends the transfer.
+    /// Returns the time left; zero ends the transfer.
     pub(super) fn left(&self, now: Instant) -> Duration {
         self.until.saturating_duration_since(now)
     }
@@ -56,8 +56,8 @@ impl Drop for Slot {
 /// Concurrent transfers, in all and to one client address.
 const MOST: usize = 16;
 const MOST_OF_A_CLIENT: usize = 4;
-/// How long one may take: 20 MB at 35 kB/s. The `timeouts` are per message, so a client that reads
-/// slowly would otherwise hold a slot, and an old snapshot, for hours.
+/// How long one transfer may take: 20 MB at 35 kB/s. The `timeouts` are per message, so a client
+/// that reads slowly would otherwise hold a slot, and an old snapshot, for hours.
 const LONGEST: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

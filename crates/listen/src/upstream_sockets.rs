@@ -10,7 +10,7 @@ use sockets::{Epoll, RecvBatch, UpstreamSocket};
 use super::token::UPSTREAM;
 use node::SourcePorts;
 
-/// Sockets by the forwarder's ids, and one batch of queries.
+/// Sockets by the forwarder's ids, and one batch of queries to send.
 pub(crate) struct UpstreamSockets {
     sockets: Vec<Option<(SocketId, UpstreamSocket)>>,
     /// Sockets opened since the last flush, which registers them with epoll.

@@ -25,7 +25,7 @@ pub(crate) struct Miss {
 }
 
 impl Miss {
-    /// The miss of a client's query.
+    /// Creates the miss of a client's query.
     pub(crate) fn new(asked: UpstreamQuery<'_>, client: Client, started: Instant) -> Self {
         let UpstreamQuery { query, zone, patience, .. } = asked;
         let waiter =
@@ -33,7 +33,7 @@ impl Miss {
         Self { query, waiter, patience }
     }
 
-    /// The misses of all subqueries of a client's query, and of background refreshes.
+    /// Returns the misses of all subqueries of a client's query, and of background refreshes.
     pub(crate) fn all(
         lookups: PendingLookups<'_>,
         client: Client,
@@ -56,8 +56,8 @@ impl Miss {
         asked.chain(refreshes)
     }
 
-    /// The query and client to answer with a failure, as a limit was reached; `None` if other
-    /// subqueries are outstanding, the last of which resumes the client's query.
+    /// Returns the query and client to answer with a failure, as a limit was reached; `None` if
+    /// other subqueries are outstanding, the last of which resumes the client's query.
     pub(crate) fn without_room(self) -> Option<(OwnedQuery, Client)> {
         let Waiter { client, zone, .. } = self.waiter;
         match client {
@@ -86,12 +86,12 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// A waiter of this query.
+    /// Creates a waiter of this query.
     pub(crate) fn new(query: &Query<'_>, zone: &Arc<ServedZone>, client: Client, started: Instant) -> Self {
         Self { asker: query.client_params(), spelled: None, zone: zone.clone(), client, started }
     }
 
-    /// The client's query; `same` is the query stored for all.
+    /// Returns the client's query; `same` is the query stored for all waiters.
     pub(crate) fn query<'q>(&'q self, same: &Query<'q>) -> Query<'q> {
         self.asker.query(same, self.spelled.as_deref())
     }
@@ -105,19 +105,20 @@ pub(crate) enum Client {
         socket: (u16, SocketAddr),
         /// The client.
         peer: SocketAddr,
-        /// The address that it queried, if the socket is bound to all.
+        /// The local address that the client queried, if the socket is bound to the wildcard
+        /// address.
         local: Option<Local>,
     },
     /// A TCP client.
     Stream(StreamReply),
-    /// None: a background refresh (a prefetch, or of a stale answer).
+    /// No client: a background refresh (a prefetch, or of a stale answer).
     Background,
     /// A client's query that has this one as a subquery.
     Subquery(SubqueryHandle<Self>),
 }
 
 impl Client {
-    /// Its address as a number; 0 without a client.
+    /// Returns the client's address as a number; 0 without a client.
     pub(crate) fn number(&self) -> u128 {
         match self {
             Self::Udp { peer, .. } => client_number(peer.ip()),
@@ -127,7 +128,7 @@ impl Client {
         }
     }
 
-    /// The transport of the query.
+    /// Returns the transport of the query.
     pub(crate) fn proto(&self) -> Proto {
         match self {
             Self::Stream(_) => Proto::Tcp,

@@ -13,7 +13,7 @@ pub struct WakeQueue<T> {
 }
 
 impl<T> WakeQueue<T> {
-    /// Empty.
+    /// Creates an empty queue.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -32,8 +32,8 @@ impl<T> WakeQueue<T> {
         }
     }
 
-    /// Moves up to `most` tasks to the end of `into`. If tasks are left, it wakes the reader again,
-    /// as no poster does while the queue is not empty.
+    /// Moves up to `most` tasks to the end of `into`. If tasks are left, wakes the reader again, as
+    /// no poster does while the queue is not empty.
     pub fn take(&self, into: &mut VecDeque<T>, most: usize) {
         self.waker.drain();
         let mut tasks = self.tasks();

@@ -36,15 +36,15 @@ use query::serve::{self, Observed, Outcome};
 
 /// Starts the thread of worker `index`.
 ///
-/// A panic in the handling of a packet costs that packet, one in the forwarder its queries in
-/// flight. One anywhere else ends the loop, which restarts after a `RestartBackoff` with the state
-/// in `Outliving`. Its queries in flight are lost, and their quotas released.
+/// A panic while a packet is handled affects only that packet, a panic in the forwarder only its
+/// queries in flight. A panic anywhere else ends the loop, which restarts after a `RestartBackoff`
+/// with the state in `Outliving`. Its queries in flight are lost, and their quotas released.
 ///
 /// # Errors
 /// The thread could not be created.
 pub fn spawn(running: Arc<ServerState>, index: usize) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-        // If the kernel refuses it a wake-up may take up to a scheduler tick longer.
+        // If the kernel refuses the request, a wake-up may take up to a scheduler tick longer.
         let _ = sockets::set_time_slice(SLICE);
         let (mut outliving, mut pause) = (Outliving::default(), RestartBackoff::default());
         loop {
@@ -78,7 +78,7 @@ pub fn spawn(running: Arc<ServerState>, index: usize) -> io::Result<thread::Join
 #[derive(Default)]
 struct Outliving {
     sockets: Vec<OpenSocket>,
-    /// Tasks not done yet: among them may be a new socket, or the stop.
+    /// Tasks not done yet, which may include a new socket, or the stop.
     tasks: VecDeque<Task>,
     parked: bool,
     drain_until: Option<(Instant, InFlight)>,
@@ -101,7 +101,7 @@ struct Worker {
     barriers: Vec<mpsc::Sender<()>>,
     /// When to stop although queries are in flight.
     drain_until: Option<(Instant, InFlight)>,
-    /// Whether it completed a turn.
+    /// Whether the loop has completed a turn.
     turned: bool,
     /// Whether a turn was cut short: the next one must not block.
     cut_short: bool,
@@ -134,7 +134,7 @@ impl Worker {
         })
     }
 
-    /// Keeps the state for the next loop, and drops the rest.
+    /// Returns the state for the next loop, and drops the rest.
     fn into_outliving(self) -> Outliving {
         let (parked, drain_until) = (self.egress.is_parked(), self.drain_until);
         Outliving { sockets: self.egress.into_sockets(), tasks: self.tasks, parked, drain_until }
@@ -211,7 +211,7 @@ impl Worker {
 
     /// Resumes some clients' queries with answered subqueries, and answers some deferred waiters.
     fn resume_ready(&mut self) {
-        // A panic costs the query concerned.
+        // A panic affects only the query concerned.
         self.running.guarded(|| self.egress.resume_ready(&mut self.forwarder, &mut self.misses));
         self.forward_misses(self.egress.now);
     }
@@ -244,9 +244,9 @@ impl Worker {
         self.went_well(done, now)
     }
 
-    /// Handles a panic of the forwarder (`done` is `None`); returns whether there was none. Its
-    /// state may be inconsistent: it and its sockets are replaced, and its waiters answered with
-    /// SERVFAIL.
+    /// Handles a panic of the forwarder (`done` is `None`); returns whether there was none. The
+    /// forwarder's state may be inconsistent: it and its sockets are replaced, and its waiters
+    /// answered with SERVFAIL.
     fn went_well(&mut self, done: Option<()>, now: Instant) -> bool {
         if done.is_none() {
             let broken = std::mem::replace(&mut self.forwarder, Forwarder::new(Limits::default(), now));
@@ -308,7 +308,7 @@ impl Worker {
             writer: self.index,
             begun: 0,
         };
-        // A panic costs the packet begun last; the others continue.
+        // A panic affects only the packet begun last; the others continue.
         while self.running.guarded(|| batch.serve()).is_none() {
             // The packet is parsed a second time: if the parser is what panics, its client gets no
             // reply.
@@ -405,7 +405,7 @@ impl Worker {
         }
     }
 
-    /// Has a surplus socket closed, once it is empty.
+    /// Marks a surplus socket to be closed, once it is empty.
     fn close_one(&mut self, address: SocketAddr, nth: usize, keep: usize) {
         let Some(socket_index) = self.egress.socket_index_of(address, nth) else { return };
         // The first worker has the same task, and may not have done it yet. From here on the kernel

@@ -35,14 +35,14 @@ pub(crate) enum Task {
     Ask {
         /// The query and its client.
         miss: Miss,
-        /// As in [`super::FlightRegistry`].
+        /// The flight's key in [`super::FlightRegistry`].
         key: u64,
-        /// Its unit of the client's quota in this inbox.
+        /// The query's unit of the client's quota in this inbox.
         permit: AskPermit,
     },
     /// The result of an exchange over TCP or TLS.
     Exchanged {
-        /// Which.
+        /// The exchange.
         id: ExchangeId,
         /// The reply, without its length prefix.
         result: Result<Vec<u8>, ExchangeError>,
@@ -51,14 +51,14 @@ pub(crate) enum Task {
     },
     /// A new socket: the nth of its address.
     Open(SocketAddr, usize, ListenSocket),
-    /// Spread an address's datagrams over this many of its sockets, the first ones; for the worker
-    /// of the first socket, on which that is set.
+    /// Spread an address's datagrams over this many of its sockets, the first ones; a task for the
+    /// worker of the first socket, on which the option is set.
     Spread(SocketAddr, usize),
     /// Close a surplus socket, the nth of its address.
     CloseOne {
         /// The address.
         address: SocketAddr,
-        /// Which.
+        /// The socket's index.
         nth: usize,
         /// How many sockets receive datagrams.
         keep: usize,
@@ -66,7 +66,7 @@ pub(crate) enum Task {
     /// Close an address; the configuration serves the datagrams that wait there.
     Close(SocketAddr, Arc<Configuration>),
     /// A barrier: the sender is dropped once every task before this one is done, and the sockets
-    /// that these close are closed.
+    /// that these tasks close are closed.
     Barrier(mpsc::Sender<()>),
     /// Stop reading the listen sockets, for another process, or read them again. They stay open for
     /// sending.
@@ -124,7 +124,7 @@ impl Inbox {
         self.tasks.take(into, most);
     }
 
-    /// The number of queries that wait.
+    /// Returns the number of queries that wait.
     #[cfg(test)]
     pub(crate) fn asks(&self) -> u32 {
         self.asks.in_use()
@@ -152,7 +152,7 @@ impl Drop for AskPermit {
 pub(crate) struct ResultOctets(Arc<AtomicUsize>, usize);
 
 impl ResultOctets {
-    /// Counts them; `None` if all together would exceed the limit.
+    /// Counts the bytes; `None` if all together would exceed the limit.
     fn take(of_all: &Arc<AtomicUsize>, octets: usize) -> Option<Self> {
         let held = Self(of_all.clone(), octets);
         (of_all.fetch_add(octets, Relaxed) + octets <= RESULT_OCTETS).then_some(held)
@@ -181,7 +181,7 @@ mod tests {
         ExchangeId::from_bits(n)
     }
 
-    /// Queued replies are bounded in bytes; lost ones are reported in their order.
+    /// Queued replies are bounded in bytes; for each dropped one an error is queued in its place.
     #[test]
     fn queued_replies_are_bounded() {
         let inbox = Inbox::new().unwrap();

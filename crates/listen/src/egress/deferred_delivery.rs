@@ -12,11 +12,11 @@ use super::subqueries::{A_MOMENT, FlightOutcome, SubqueryAnswers};
 use super::{Egress, Waiter};
 use plugin::failure::Failure;
 
-/// The waiters of one flight that are not answered yet. They stay in the forwarder, and count
-/// against its limits, until then.
+/// The waiters of one flight that are not answered yet. Until then they stay in the forwarder, and
+/// count against its limits.
 struct DeferredDelivery {
     rest: RemainingWaiters<Waiter>,
-    /// The query as stored for all.
+    /// The query as stored for all waiters.
     query: OwnedQuery,
     result: Result<Answer, Failure>,
     earlier_is_better: bool,
@@ -25,7 +25,7 @@ struct DeferredDelivery {
 }
 
 impl DeferredDelivery {
-    /// Bytes of the answer, and of the replies made of it so far.
+    /// Returns the bytes of the answer, and of the replies made from it so far.
     fn octets(&self) -> usize {
         let of = |answer: &Answer| answer.body.len() + 2 * answer.ttls.len() + answer.ede.len();
         self.result.as_ref().map_or(0, of) * (1 + self.subquery_answers.len())
@@ -36,12 +36,12 @@ impl DeferredDelivery {
 pub(super) struct DeferredDeliveries {
     /// Served round robin.
     all: VecDeque<DeferredDelivery>,
-    /// Bytes of their answers.
+    /// Bytes of the answers in `all`.
     octets: usize,
 }
 
 impl DeferredDeliveries {
-    /// None.
+    /// Creates an empty list.
     pub(super) fn new() -> Self {
         Self { all: VecDeque::new(), octets: 0 }
     }
@@ -101,7 +101,7 @@ impl Egress {
     /// Answers some waiters of the next flight.
     pub(super) fn answer_some(&mut self, forwarder: &mut Forwarder<Waiter>) {
         let Some(mut delivery) = self.deferred.pop() else { return };
-        // A panic costs the waiter concerned.
+        // A panic affects only the waiter that was being answered.
         self.running.clone().guarded(|| self.answer_next(&mut delivery, forwarder));
         self.upstream = None;
         if !delivery.rest.is_empty() {
@@ -126,9 +126,9 @@ impl Egress {
     }
 }
 
-/// Waiters of one flight that are answered in its turn.
+/// Waiters of one flight that are answered in each turn of the flight.
 const AT_ONCE: usize = 16;
-/// Bytes of the answers of all flights.
+/// The most bytes of the answers of all flights.
 const MOST_OCTETS: usize = 2 << 20;
 
 #[cfg(test)]
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use wire::{RType, Rcode, Verdict, accept};
 
-    /// A query that waits for more answers than fit is answered with a failure.
+    /// Queries that wait for more answers than fit are answered with a failure.
     #[test]
     fn too_many_waiting_answers_fail() {
         let packet = scene::packet("large.example", RType::A, None);

@@ -41,7 +41,7 @@ impl Egress {
                 self.running.streams.join(self.index, &upstream, kind, limits, id, client);
             }
             Action::Finished(flight) => {
-                // A panic costs the waiters of this flight.
+                // A panic affects only the waiters of this flight.
                 if catch_unwind(AssertUnwindSafe(|| self.finished(flight))).is_err() {
                     self.running.panics.add_shared(1);
                 }

@@ -14,7 +14,7 @@ use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 
 impl Egress {
-    /// The indices of the listen sockets; those of closed sockets are empty.
+    /// Returns the indices of the listen sockets; entries of closed sockets are empty.
     pub(crate) fn socket_indices(&self) -> Range<usize> {
         0..self.sockets.len()
     }
@@ -35,8 +35,8 @@ impl Egress {
         self.adopt(OpenSocket::new(address, nth, socket, taken), epoll)
     }
 
-    /// Stops reading the listen sockets, for another process, or reads them again; those that are
-    /// to be closed are still read until they are empty.
+    /// Stops reading the listen sockets, for another process, or reads them again; sockets that are
+    /// closing are still read until they are empty.
     pub(crate) fn park(&mut self, parked: bool, epoll: &Epoll) -> io::Result<()> {
         if std::mem::replace(&mut self.parked, parked) == parked {
             return Ok(());
@@ -67,7 +67,7 @@ impl Egress {
         Ok(())
     }
 
-    /// Has the present sockets of an address closed, once they are empty.
+    /// Marks the present sockets of an address to be closed, once they are empty.
     pub(crate) fn close_listener(&mut self, address: SocketAddr, configuration: &Arc<Configuration>) {
         self.sockets
             .iter_mut()
@@ -76,7 +76,7 @@ impl Egress {
             .for_each(|open| open.end(configuration));
     }
 
-    /// The configuration that serves one more batch of a closing socket, if one may be read.
+    /// Returns the configuration for one more batch of a closing socket, if one may be read.
     #[inline]
     pub(crate) fn last(&mut self, socket_index: usize) -> Option<Option<Arc<Configuration>>> {
         self.socket(socket_index)?.last.as_mut().map(Last::configuration)
@@ -87,13 +87,13 @@ impl Egress {
         self.sockets.iter().flatten().any(|open| open.last.is_some())
     }
 
-    /// The index of the nth socket of an address.
+    /// Returns the index of the nth socket of an address.
     pub(crate) fn socket_index_of(&self, address: SocketAddr, nth: usize) -> Option<usize> {
         let is_it = |open: &OpenSocket| open.address == address && open.nth == nth && open.last.is_none();
         self.sockets.iter().position(|open| open.as_ref().is_some_and(is_it))
     }
 
-    /// Has the kernel spread datagrams over the first `over` sockets of this one's address.
+    /// Makes the kernel spread datagrams over the first `over` sockets of this socket's address.
     pub(crate) fn spread(&mut self, socket_index: usize, over: usize) {
         let (now, running) = (self.now, self.running.clone());
         if let Some(open) = self.socket(socket_index)
@@ -111,7 +111,7 @@ impl Egress {
         }
     }
 
-    /// The listen sockets, for the loop that follows a panic.
+    /// Returns the listen sockets, for the loop that follows a panic.
     pub(crate) fn into_sockets(self) -> Vec<OpenSocket> {
         self.sockets.into_iter().flatten().collect()
     }

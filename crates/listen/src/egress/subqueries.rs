@@ -27,7 +27,7 @@ pub(super) struct FlightOutcome<'a> {
 }
 
 /// Answers made for subqueries so far, by the parameters of the query: an answer may have 64 KiB,
-/// and thousands may wait for it.
+/// and thousands of subqueries may wait for it.
 pub(super) type SubqueryAnswers = Vec<(wire::ClientParams, bool, Arc<SubqueryAnswer>)>;
 
 impl<'a> FlightOutcome<'a> {
@@ -35,12 +35,12 @@ impl<'a> FlightOutcome<'a> {
         Self { result, earlier_is_better, subquery_answers: SubqueryAnswers::new() }
     }
 
-    /// The cache that may have a better answer than this one.
+    /// Returns the cache that may have a better answer than this outcome.
     pub(super) fn stale_cache<'b>(&self, block: &'b Block) -> Option<&'b BlockCache> {
         block_cache(block).filter(|_| self.earlier_is_better)
     }
 
-    /// Writes the reply to a query: a stale answer if there is one and that is better, else the
+    /// Writes the reply to a query: a stale answer if one exists and is preferred, else the
     /// flight's answer or failure.
     pub(super) fn write(
         &self,
@@ -77,8 +77,8 @@ pub(super) enum Written {
 }
 
 impl Egress {
-    /// Adds a subquery's answer to the client's query: the upstream's, or a stale one if there is
-    /// one and that is better. Returns a waiter of any other kind.
+    /// Adds a subquery's answer to the client's query: the upstream's, or a stale one if it exists
+    /// and is preferred. Returns the waiter if it is no subquery.
     pub(super) fn subquery_answered(
         &mut self,
         mut waiter: Waiter,
@@ -102,7 +102,7 @@ impl Egress {
         None
     }
 
-    /// The answer of a subquery for this waiter.
+    /// Returns the answer of a subquery for this waiter.
     fn found(
         &mut self,
         waiter: &Waiter,
@@ -150,7 +150,7 @@ impl Egress {
                 if now.saturating_duration_since(ready) < LONGEST {
                     self.resume(inner, started, now, misses);
                 } else {
-                    // Its client has given up.
+                    // The query's client has given up.
                     self.refuse(inner, started, Failure::Overload, now);
                 }
             }
@@ -228,8 +228,8 @@ impl Egress {
     }
 }
 
-/// How long a query may wait to be resumed: with the time of its upstreams, its client has given up
-/// by then.
+/// How long a query may wait to be resumed: together with the time of its upstreams, its client has
+/// given up by then.
 const LONGEST: Duration = Duration::from_secs(2);
 /// How long a worker resumes queries and answers deferred waiters before it reads its sockets
 /// again.

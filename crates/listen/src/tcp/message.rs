@@ -62,8 +62,8 @@ impl Connection {
         #[cfg(test)]
         crate::failpoint::packet(&gate);
         match serve::serve(&plan.served, &gate, &context, &mut tables, out, &mut outcome) {
-            // Responses and messages without a complete header are not a client's: the connection
-            // is closed.
+            // No client sends responses or messages without a complete header: the connection is
+            // closed.
             Served::Nothing => return false,
             Served::Silence => {
                 out.clear();
@@ -127,7 +127,7 @@ impl Connection {
         }
     }
 
-    /// A finished query as metrics and log see it.
+    /// Describes a finished query for metrics and log.
     pub(super) fn seen(&self, nanos: u64, now: Instant) -> Observed {
         let (client, local) = (self.peer, Some(self.local));
         Observed { client, local, proto: Proto::Tcp, nanos, now, upstream: None }
@@ -143,8 +143,8 @@ impl Connection {
         let inboxes = &self.running.inboxes;
         let (worker, key) = self.running.flights.worker_for(&miss, None, inboxes.len());
         if let Some(miss) = inboxes[worker].ask(miss, key) {
-            // If that worker has the flight already, later queries on other workers no longer join
-            // it (single flight); nothing else is lost.
+            // If that worker has the flight already, later queries on other workers can no longer
+            // join it (single flight); there is no other effect.
             self.running.flights.release(key, worker);
             self.running.shed.add_shared(1);
             let mut reply = Vec::new();

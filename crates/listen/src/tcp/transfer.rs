@@ -10,14 +10,14 @@ use super::Connection;
 use plugin::zone_request::Next;
 use query::serve::{BrokenTransfer, TransferStream};
 
-/// A transfer was cut off.
+/// The error of a transfer that was cut off.
 #[derive(Debug)]
 pub(super) struct CutOff;
 
 /// A transfer in progress.
 pub(super) struct Transfer {
     streaming: TransferStream,
-    /// Its slot among all transfers.
+    /// The transfer's slot among all transfers.
     slot: Slot,
     began: Instant,
 }
@@ -27,24 +27,25 @@ impl Transfer {
         Box::new(Self { streaming, slot, began })
     }
 
-    /// Bytes that it holds.
+    /// Returns the bytes that the transfer holds.
     pub(super) fn held(&self) -> usize {
         size_of::<Slot>() + self.streaming.held()
     }
 }
 
 impl Connection {
-    /// How long written bytes may wait for the client: `most`, or until the transfer's time limit.
+    /// Returns how long written bytes may wait for the client: `most`, or until the transfer's time
+    /// limit.
     pub(super) fn write_limit(&self, most: Duration) -> Duration {
         self.transfer.as_ref().map_or(most, |transfer| most.min(transfer.slot.left(self.unsent_since)))
     }
 
-    /// Appends the next message of the transfer to the replies; nothing while other tasks have
-    /// their turn.
+    /// Appends the next message of the transfer to the replies; appends nothing while the source
+    /// has no message yet.
     ///
     /// # Errors
-    /// It cannot continue, or has taken too long: the connection must be reset, so that the client
-    /// does not take the part for the zone.
+    /// The transfer cannot continue, or has taken too long: the connection must be reset, so that
+    /// the client does not take the received part for the whole zone.
     pub(super) fn go_on(&mut self, scratch: &mut Buffers, now: Instant) -> Result<(), CutOff> {
         let Some(transfer) = &mut self.transfer else { return Ok(()) };
         if transfer.slot.left(now).is_zero() {
@@ -64,8 +65,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Counts and logs the transfer, if there is one, as one reply: when all of it is written or no
-    /// more will be.
+    /// Counts and logs the transfer, if there is one, as one reply: called when all of it is
+    /// written or no more will be.
     pub(super) fn end_transfer(&mut self, now: Instant) {
         let Some(transfer) = self.transfer.take() else { return };
         let nanos = now.saturating_duration_since(transfer.began).as_nanos() as u64;

@@ -61,7 +61,7 @@ struct Dear {
 }
 
 impl Dear {
-    /// A server with this source that serves all TCP clients on one thread.
+    /// Starts a server with this source that serves all TCP clients on one thread.
     fn scene() -> (Scene, Self) {
         let streams = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let scene = Scene::on(Box::leak(Box::new(streams.unwrap())), 1, "", "");
@@ -73,7 +73,7 @@ impl Dear {
         (scene, dear)
     }
 
-    /// A client that has sent `count` queries for a name.
+    /// Returns a client that has sent `count` queries for a name.
     fn connect(&self, scene: &Scene, from: IpAddr, name: &str, count: usize) -> TcpStream {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(from, 0).into()).unwrap();

@@ -23,12 +23,12 @@ pub(super) struct Batch<'b, 'h> {
     pub(super) address: SocketAddr,
     pub(super) now: Instant,
     pub(super) writer: usize,
-    /// How many datagrams were begun.
+    /// How many datagrams `serve` has begun to handle.
     pub(super) begun: usize,
 }
 
 impl Batch<'_, '_> {
-    /// Serves the datagrams that were not begun.
+    /// Serves the datagrams that `serve` has not begun to handle.
     pub(super) fn serve(&mut self) {
         let Self { plan, now, address, socket_index, .. } = *self;
         let (mut gate, mut tables) = (Verdict::Drop, HostsGuard::default());
@@ -58,7 +58,7 @@ impl Batch<'_, '_> {
             crate::failpoint::packet(&gate);
             match serve::serve(&plan.served, &gate, &context, &mut tables, out, outcome) {
                 Served::Nothing | Served::Silence => {}
-                // There are no transfers over UDP.
+                // Transfers over UDP do not exist.
                 Served::Stream(streaming) => drop(streaming),
                 Served::Reply => self.replies.commit(datagram.peer, datagram.local),
                 Served::Ask { replied, asked } => {

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 /// The pause before a worker restarts: 10 ms, doubled each time up to 1 s while the loop does not
-/// complete a turn. So a bad packet costs little, and a bug in every turn neither a core nor a full
-/// log.
+/// complete a turn. So a bad packet costs little, and a bug in every turn does not occupy a core or
+/// fill the log.
 #[derive(Default)]
 pub(super) struct RestartBackoff(Option<Duration>);
 
 impl RestartBackoff {
-    /// The next pause; `turned`: the loop completed a turn since the last one.
+    /// Returns the next pause; `turned`: the loop completed a turn since the last one.
     pub(super) fn next(&mut self, turned: bool) -> Duration {
         let pause = match self.0 {
             Some(last) if !turned => (last * 2).min(LONGEST_PAUSE),
