@@ -11,20 +11,22 @@ use crate::{AnswerKind, CacheResult, CacheSpec, Export, Partition, StoreResult};
 /// are neither looked up nor stored.
 pub struct BlockCache {
     partition: Arc<Partition>,
-    /// Its limits; `zones` is empty if every name that the block gets is within one of them.
+    /// The block's limits; `zones` is empty if every name that the block gets is within one of
+    /// them.
     spec: CacheSpec,
     /// The zones of the directive `cache`.
     zones: Box<[Name]>,
 }
 
 impl BlockCache {
-    /// A block's cache. `zones` are those of the directive; those of `spec` are compared with
-    /// names, and may be empty if every name that the block gets is within one of them.
+    /// Creates a block's cache. `zones` are the directive's zones; the zones of `spec` are compared
+    /// with names, and may be empty if every name that the block gets is within one of them.
     pub fn new(partition: Arc<Partition>, spec: CacheSpec, zones: Vec<Name>) -> Self {
         Self { partition, spec, zones: zones.into() }
     }
 
-    /// Its limits; `zones` is empty if every name that the block gets is within one of them.
+    /// The block's limits; `zones` is empty if every name that the block gets is within one of
+    /// them.
     pub fn spec(&self) -> &CacheSpec {
         &self.spec
     }
@@ -47,9 +49,9 @@ impl BlockCache {
     /// upstream's; AD only for a client that set DO or AD (RFC 6840, section 5.8). Allocates
     /// nothing but what the reply's buffer needs; takes one short lock.
     ///
-    /// A query that the client sent without RD gets fresh answers only, because answers to it are
-    /// never stored. If a rule of the server cleared RD, the query is as any other, with a key of
-    /// its own.
+    /// A query that the client sent without RD gets fresh answers only, because answers to such
+    /// queries are never stored. If a rule of the server cleared RD, the query is treated like any
+    /// other, with a key of its own.
     #[inline]
     pub fn lookup(&self, query: &Query<'_>, now: Instant, reply: &mut Reply<'_>) -> CacheResult {
         self.partition.lookup(&self.spec, query, now, reply)
@@ -75,7 +77,7 @@ impl BlockCache {
     }
 
     /// Answers from the cache after the upstream failed or was too slow. False if there is no
-    /// answer to serve; a stored failure is none.
+    /// answer to serve; a stored failure does not count as one.
     ///
     /// An expired answer has the TTL [`STALE_TTL`](crate::STALE_TTL) or that of the block, and
     /// Extended DNS Error 3, or 19 for NXDOMAIN (RFC 8914, section 4). Records the failure as
@@ -90,19 +92,20 @@ impl BlockCache {
         self.partition.refresh_failed(&self.spec, query, now);
     }
 
-    /// Imports the answers that another process had for the same block, `since` after its export;
-    /// returns how many. Skips keys that are present, since those are newer, and answers that the
-    /// block would not store.
+    /// Imports the answers that another process had for the same block, `since` after the export;
+    /// returns how many. Skips keys that are present, since these entries are newer, and answers
+    /// that the block would not store.
     pub fn import(&self, export: &Export<'_>, since: Duration, now: Instant) -> usize {
         self.partition.import(&self.spec, export, since, now)
     }
 
-    /// Stored answers of this kind: `coredns_cache_entries`.
+    /// Returns the number of stored answers of this kind: `coredns_cache_entries`.
     pub fn entries(&self, kind: AnswerKind) -> usize {
         self.partition.entries(kind)
     }
 
-    /// Answers of this kind evicted before they expired: `coredns_cache_evictions_total`.
+    /// Returns the number of answers of this kind evicted before they expired:
+    /// `coredns_cache_evictions_total`.
     pub fn evictions(&self, kind: AnswerKind) -> u64 {
         self.partition.evictions(kind)
     }

@@ -27,7 +27,7 @@ impl Cache {
     /// Largest limit: 4 GiB.
     pub const MAX_BYTES: usize = 4 << 30;
 
-    /// An empty cache of at most `bytes` bytes of heap, clamped to
+    /// Creates an empty cache of at most `bytes` bytes of heap, clamped to
     /// [`Cache::MIN_BYTES`]`..=`[`Cache::MAX_BYTES`].
     ///
     /// `start` is the process's first reading of the clock; earlier times count as `start`.
@@ -36,9 +36,9 @@ impl Cache {
         Self { shards: Arc::new(shards), holders: Arc::default() }
     }
 
-    /// The partition of the server block with this identity (its zones and addresses). While one
-    /// `Arc` of it exists it is the same, so a reload keeps its answers; they are freed with the
-    /// last.
+    /// Returns the partition of the server block with this identity (its zones and addresses): the
+    /// same one while any `Arc` of it exists, so a reload keeps its answers. They are freed with
+    /// the last `Arc`.
     pub fn partition(&self, identity: &str) -> Arc<Partition> {
         // A panic elsewhere must not disable the cache.
         let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +65,7 @@ impl Cache {
         for used in [true, false] {
             for at in 0..self.shards.count() {
                 let mut from = 0;
-                // A few entries per lock: queries wait for it.
+                // A few entries per lock, as queries wait for the lock.
                 while let Some(next) = self.shards.lock(at).copy(from, AT_ONCE, used, now, &mut writer) {
                     from = next;
                 }
@@ -74,16 +74,16 @@ impl Cache {
         writer.finish()
     }
 
-    /// Bytes of heap in use, including the allocator's rounding. Exceeds the limit only while the
-    /// table of a shard grows or shrinks.
+    /// Returns the bytes of heap in use, including the allocator's rounding. They exceed the limit
+    /// only while the table of a shard grows or shrinks.
     pub fn bytes(&self) -> usize {
         (0..self.shards.count()).map(|at| self.shards.lock(at).bytes()).sum()
     }
 
     /// Frees dead entries among the next `budget` entries; returns how many.
     ///
-    /// For a timer. Optional: dead entries also go when they are looked up, and first when room is
-    /// needed.
+    /// Called by a timer. Optional: dead entries are also removed when they are looked up, and
+    /// first when room is needed.
     pub fn sweep(&self, now: Instant, budget: usize) -> usize {
         let now = self.shards.milliseconds(now);
         let mut left = budget;

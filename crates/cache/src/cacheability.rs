@@ -17,8 +17,8 @@ pub(crate) enum Cacheability {
     Failure,
     /// An answer for one client: neither stored, nor does it replace an entry.
     Private,
-    /// Likewise, because it does not answer the whole question: a referral, a CNAME without its
-    /// target, a truncated answer.
+    /// Treated like `Private`, because the answer does not answer the whole question: a referral, a
+    /// CNAME without its target, a truncated answer.
     Incomplete,
 }
 
@@ -68,20 +68,20 @@ pub(crate) fn judge(spec: &CacheSpec, query: &Query<'_>, answer: &mut Answer) ->
 
 /// Whether any answer to this query may be stored.
 fn may_be_kept(query: &Query<'_>) -> bool {
-    // RFC 6895, section 3.1: 128 to 255 are queries and meta-types.
+    // RFC 6895, section 3.1: 128 to 255 are meta-types and types of queries only.
     let meta_type = matches!(query.rtype, RType(0) | RType::OPT | RType(128..=255));
     let meta_class = matches!(query.class, Class(0) | Class::NONE | Class::ANY);
     is_shareable(query) && query.flags.opcode() == Opcode::QUERY && !meta_type && !meta_class
 }
 
-/// Whether the answer to this query holds for other clients: it asks for recursion, or a rule of
-/// the server cleared RD. A client that sends no RD asks for the server's state of now.
+/// Whether the answer to this query holds for other clients: the query has RD, or a rule of the
+/// server cleared RD. A client that sends no RD requests the server's present state.
 pub(crate) fn is_shareable(query: &Query<'_>) -> bool {
     query.flags.has(Flags::RD) || query.overrides.clears_rd()
 }
 
 enum Shape {
-    /// Has the queried records.
+    /// The answer has the queried records.
     Records,
     /// NXDOMAIN, or NODATA at the name or at the end of its CNAMEs.
     Denial,
@@ -110,8 +110,8 @@ fn shape(query: &Query<'_>, answer: &Answer) -> Shape {
     }
 }
 
-/// RFC 2308, section 5: a denial lives for the lesser of its SOA's TTL and MINIMUM, and that is the
-/// TTL it is sent with.
+/// Lowers a denial's SOA TTL to its MINIMUM, if that is less: the denial lives for that time, and
+/// is sent with that TTL (RFC 2308, section 5).
 fn lower_soa(answer: &mut Answer) {
     let Some((ttl, minimum)) = answer.denial_soa() else { return };
     let at = answer.records().find(|r| r.section == Section::Authority && r.rtype == RType::SOA);
@@ -121,7 +121,7 @@ fn lower_soa(answer: &mut Answer) {
     *field = seconds(ttl).min(seconds(minimum)).to_be_bytes();
 }
 
-/// RFC 2181, section 8: a TTL with its highest bit set counts as 0.
+/// Returns the TTL in seconds; 0 if its highest bit is set (RFC 2181, section 8).
 fn seconds(ttl: u32) -> u32 {
     if ttl > i32::MAX as u32 { 0 } else { ttl }
 }
@@ -146,7 +146,7 @@ mod tests {
         answer.records().map(|record| record.ttl).collect()
     }
 
-    /// Each record's by itself; the smallest is the life.
+    /// Each record's TTL is clamped by itself; the smallest is the life of the answer.
     #[test]
     fn positive_ttls_are_clamped() {
         let ask = Ask::new("www.example.org.", RType::A);

@@ -28,7 +28,7 @@ pub(crate) struct Entry {
     data: InlineBytes,
     /// Time of storing, counted from the start of the cache.
     stored: u64,
-    /// How long it is fresh.
+    /// How long the entry is fresh.
     life: u32,
     /// Until then no caller refreshes this entry: a refresh is in flight or has just failed.
     retry: u32,
@@ -69,7 +69,7 @@ pub(crate) struct ExportedEntry {
 }
 
 impl ExportedEntry {
-    /// The overrides in an entry's data.
+    /// Returns the overrides in an entry's data.
     pub(crate) fn overrides<'d>(&self, data: &'d [u8]) -> Option<&'d [u8]> {
         if self.bits & OVERRIDES == 0 {
             return Some(&[]);
@@ -94,7 +94,7 @@ impl ExportedEntry {
             && positions.as_chunks::<2>().0.iter().all(within)
     }
 
-    /// The bits of the key.
+    /// Returns the bits of the key.
     pub(crate) fn key_bits(&self) -> u8 {
         self.bits & (DO | CD | OVERRIDES)
     }
@@ -176,7 +176,7 @@ impl Entry {
         })
     }
 
-    /// The exported form.
+    /// Returns the exported form.
     pub(crate) fn to_export(&self, now: u64) -> (ExportedEntry, &[u8]) {
         let exported = ExportedEntry {
             age: now.saturating_sub(self.stored),
@@ -234,7 +234,7 @@ impl Entry {
             && (key.bits & OVERRIDES == 0 || self.overrides() == key.overrides)
     }
 
-    /// The overrides.
+    /// Returns the overrides.
     #[cold]
     fn overrides(&self) -> &[u8] {
         let rest = self.data.as_slice().get(usize::from(self.name_len)..).unwrap_or_default();
@@ -247,13 +247,13 @@ impl Entry {
         if self.bits & DENIAL == 0 { AnswerKind::Success } else { AnswerKind::Denial }
     }
 
-    /// Whether it is a SERVFAIL or NOTIMP.
+    /// Whether the entry is a SERVFAIL or NOTIMP.
     #[inline]
     pub(crate) fn is_failure(&self) -> bool {
         self.bits & FAILURE != 0
     }
 
-    /// Bytes of its own allocation.
+    /// Returns the bytes allocated outside of the entry.
     pub(crate) fn outside(&self) -> usize {
         self.data.outside()
     }
@@ -263,7 +263,7 @@ impl Entry {
         u32::try_from(now.saturating_sub(self.stored)).unwrap_or(u32::MAX)
     }
 
-    /// `window`: milliseconds after expiry in which it may be served.
+    /// Returns the age class; `window`: milliseconds after expiry in which the entry may be served.
     #[inline]
     pub(crate) fn state(&self, now: u64, window: u64) -> Freshness {
         let age = now.saturating_sub(self.stored);
@@ -283,7 +283,7 @@ impl Entry {
         self.bits |= VISITED;
     }
 
-    /// The visited bit.
+    /// Whether the visited bit is set.
     pub(crate) fn is_used(&self) -> bool {
         self.bits & VISITED != 0
     }
@@ -311,7 +311,7 @@ impl Entry {
         self.seen = earlier.seen;
     }
 
-    /// Whether at most `percentage` of its life, or one second, remains.
+    /// Whether at most `percentage` of the entry's life, or one second, remains.
     #[inline]
     pub(crate) fn ends_soon(&self, now: u64, percentage: u8) -> bool {
         let left = self.life.saturating_sub(self.age(now));
@@ -319,7 +319,7 @@ impl Entry {
         u64::from(left) <= share.max(1000)
     }
 
-    /// Whether a refresh has failed since it was stored.
+    /// Whether a refresh has failed since the entry was stored.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
         self.failures > 0
@@ -390,14 +390,14 @@ impl Entry {
         }
     }
 
-    /// The Extended DNS Error of an expired answer (RFC 8914, section 4).
+    /// Returns the Extended DNS Error of an expired answer (RFC 8914, section 4).
     #[inline]
     pub(crate) fn stale_reason(&self) -> Ede {
         if self.rcode == Rcode::NXDOMAIN { Ede::STALE_NXDOMAIN } else { Ede::STALE_ANSWER }
     }
 }
 
-/// Whole milliseconds, saturating.
+/// Converts to whole milliseconds, saturating.
 #[inline]
 pub(crate) fn milliseconds(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
@@ -419,10 +419,10 @@ const MAX_LIFE: u32 = 30 * 86_400_000;
 /// How long one caller may take for a refresh before another may try: no exchange with an upstream
 /// takes 5 s.
 const CLAIM: u32 = 5000;
-/// Longest pause between refreshes after failures. RFC 8767, section 5, recommends it as the
-/// shortest; here that is 1 s, so that the end of a short outage is noticed soon.
+/// Longest pause between refreshes after failures, in milliseconds. RFC 8767, section 5, recommends
+/// 30 s as the shortest; here that is 1 s, so that the end of a short outage is noticed soon.
 const MAX_PAUSE: u32 = 30_000;
-/// RFC 2308, section 7.2: a dead server must not be remembered for longer.
+/// Longest recheck pause: a dead server must not be remembered for longer (RFC 2308, section 7.2).
 const MAX_RECHECK: Duration = Duration::from_secs(300);
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl<'d> Export<'d> {
         Some(Self { octets, identities, records })
     }
 
-    /// The answers of the block with this identity.
+    /// Returns the answers of the block with this identity.
     pub(crate) fn of<'s>(
         &'s self,
         identity: &str,
@@ -101,7 +101,7 @@ impl ExportWriter {
     }
 }
 
-/// Parses a record behind its partition.
+/// Parses a record after its partition number.
 fn record<'d>(rest: &mut Rest<'d>) -> Option<(ExportedEntry, Name, &'d [u8])> {
     let exported = ExportedEntry {
         age: rest.u64()?,

@@ -10,7 +10,7 @@ pub(crate) enum InlineBytes {
 }
 
 impl InlineBytes {
-    /// `size` bytes, written by `fill`.
+    /// Creates a string of `size` bytes, written by `fill`.
     pub(crate) fn new(size: usize, fill: impl FnOnce(&mut [u8])) -> Self {
         if size <= SHORT {
             let mut bytes = [0; SHORT];
@@ -31,7 +31,7 @@ impl InlineBytes {
         }
     }
 
-    /// Bytes allocated outside of the value.
+    /// Returns the bytes allocated outside of the value.
     pub(crate) fn outside(&self) -> usize {
         match self {
             Self::Short(..) => 0,

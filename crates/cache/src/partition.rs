@@ -72,7 +72,7 @@ impl Partition {
         Self { shards, number, counts: Arc::default(), hand: AtomicUsize::new(0) }
     }
 
-    /// [`BlockCache::lookup`](crate::BlockCache::lookup).
+    /// See [`BlockCache::lookup`](crate::BlockCache::lookup).
     pub(crate) fn lookup(
         &self,
         spec: &CacheSpec,
@@ -122,7 +122,7 @@ impl Partition {
         }
     }
 
-    /// [`BlockCache::store`](crate::BlockCache::store).
+    /// See [`BlockCache::store`](crate::BlockCache::store).
     pub(crate) fn store(
         &self,
         spec: &CacheSpec,
@@ -182,7 +182,7 @@ impl Partition {
         StoreResult::Kept(kind)
     }
 
-    /// [`BlockCache::serve_stale`](crate::BlockCache::serve_stale).
+    /// See [`BlockCache::serve_stale`](crate::BlockCache::serve_stale).
     pub(crate) fn serve_stale(
         &self,
         spec: &CacheSpec,
@@ -217,7 +217,7 @@ impl Partition {
         }
     }
 
-    /// [`BlockCache::refresh_failed`](crate::BlockCache::refresh_failed).
+    /// See [`BlockCache::refresh_failed`](crate::BlockCache::refresh_failed).
     pub(crate) fn refresh_failed(&self, spec: &CacheSpec, query: &Query<'_>, now: Instant) {
         let now = self.shards.milliseconds(now);
         let (key, shard) = self.shards.key(self.number, query);
@@ -227,7 +227,7 @@ impl Partition {
         }
     }
 
-    /// [`BlockCache::import`](crate::BlockCache::import).
+    /// See [`BlockCache::import`](crate::BlockCache::import).
     pub(crate) fn import(
         &self,
         spec: &CacheSpec,
@@ -273,12 +273,12 @@ impl Partition {
             && shard.insert(&self.counts, entry, now)
     }
 
-    /// [`BlockCache::entries`](crate::BlockCache::entries).
+    /// See [`BlockCache::entries`](crate::BlockCache::entries).
     pub(crate) fn entries(&self, kind: AnswerKind) -> usize {
         self.counts.entries(kind)
     }
 
-    /// [`BlockCache::evictions`](crate::BlockCache::evictions).
+    /// See [`BlockCache::evictions`](crate::BlockCache::evictions).
     pub(crate) fn evictions(&self, kind: AnswerKind) -> u64 {
         self.counts.evictions(kind)
     }
@@ -295,8 +295,8 @@ impl Partition {
         entry.visit();
         let refresh = match stale.mode {
             StaleMode::Immediate => entry.claim(now),
-            // No client gets an expired answer while the upstream may work. Once it has failed, one
-            // client waits for it and the others do not.
+            // No client gets an expired answer while the upstream may work. Once the upstream has
+            // failed, one client waits for it and the others do not.
             StaleMode::Verify { timeout } if !entry.has_failed() || entry.claim(now) => {
                 return CacheResult::Verify { wait: timeout.unwrap_or(VERIFY_WAIT) };
             }
@@ -316,7 +316,7 @@ impl Partition {
             .any(|at| self.shards.lock(at).take_place(self.number, kind, now))
     }
 
-    /// After a reload with a smaller capacity, each store evicts a few entries more than it adds.
+    /// Evicts a few entries at each store, after a reload with a smaller capacity.
     fn shrink(&self, own: usize, kind: AnswerKind, capacity: usize, now: u64) {
         for _ in 0..SHRINK {
             if self.counts.entries(kind) <= capacity {
@@ -364,7 +364,7 @@ fn write_stale(spec: &CacheSpec, query: &Query<'_>, entry: &Entry, reply: &mut R
     reply.options.push_ede(entry.stale_reason());
 }
 
-/// In milliseconds.
+/// Returns the time after expiry in which answers may be served, in milliseconds.
 fn window(spec: &CacheSpec) -> u64 {
     spec.stale.map_or(0, |stale| u64::try_from(stale.window.as_millis()).unwrap_or(u64::MAX))
 }

@@ -101,17 +101,17 @@ impl Shard {
         self.data + self.index.bytes() + self.slots.bytes() + parts
     }
 
-    /// Slot and entry of a key.
+    /// Returns slot and entry of a key.
     #[inline]
     pub(crate) fn find(&mut self, key: &CacheKey<'_>) -> Option<(usize, &mut Entry)> {
         let at = self.index.find(key.hash, |at| self.slots[at as usize].entry.is(key))? as usize;
         Some((at, &mut self.slots[at].entry))
     }
 
-    /// Inserts an entry that was reserved. False, with the reservation released, if it does not
-    /// fit.
+    /// Inserts an entry that was reserved. If the entry does not fit, releases the reservation and
+    /// returns false.
     ///
-    /// Its key must be absent.
+    /// The entry's key must be absent.
     pub(crate) fn insert(&mut self, counts: &Arc<PartitionCounts>, entry: Entry, now: u64) -> bool {
         let kind = entry.kind();
         let partition = entry.partition as usize;
@@ -190,8 +190,8 @@ impl Shard {
         SweepResult { looked_at, freed, done }
     }
 
-    /// Exports those of `count` entries from slot `from` that have the visited bit `used`. Returns the
-    /// next slot, if there are more.
+    /// Exports those of `count` entries from slot `from` on whose visited bit is `used`. Returns
+    /// the next slot, if there are more.
     pub(crate) fn copy(
         &self,
         from: usize,
@@ -234,8 +234,8 @@ impl Shard {
         true
     }
 
-    /// Second chance: the first entry from the hand on that is dead or was not visited since the
-    /// hand passed.
+    /// Chooses by second chance: the first entry from the hand on that is dead or was not visited
+    /// since the hand passed.
     fn choose(&mut self, partition: usize, kind: AnswerKind, now: u64) -> Option<usize> {
         let mut at = self.parts.get(partition)?.rings[kind as usize].hand;
         if at == NONE {
@@ -258,7 +258,7 @@ impl Shard {
         entry.state(now, window) == Freshness::Dead
     }
 
-    /// An entry too old even for serve_stale is no loss and is not counted.
+    /// Counts an eviction, unless the entry was too old even for serve_stale.
     fn count_eviction(&self, at: usize, now: u64) {
         let entry = &self.slots[at].entry;
         let counts = self.parts.get(entry.partition as usize).and_then(|part| part.counts.as_ref());
@@ -323,22 +323,22 @@ impl Shard {
     }
 }
 
-/// Result of a sweep of one shard.
+/// Result of a sweep of one shard: entries examined and freed.
 pub(crate) struct SweepResult {
     pub(crate) looked_at: usize,
     pub(crate) freed: usize,
     pub(crate) done: bool,
 }
 
-/// Bytes that an entry takes in its shard, for comparing partitions.
+/// Returns the bytes that an entry takes in its shard, for comparing partitions.
 fn cost(entry: &Entry) -> usize {
     size_of::<Slot>() + allocated(entry.outside())
 }
 
 const NONE: u32 = u32::MAX;
 
-/// Visited entries that the hand passes before it evicts one anyway: limits the time under the
-/// lock.
+/// Visited entries that the hand passes before it evicts one anyway: limits the time that the lock
+/// is held.
 const MAX_CHANCES: usize = 64;
 
 #[cfg(test)]

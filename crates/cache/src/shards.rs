@@ -19,12 +19,12 @@ pub(crate) struct Shards {
     cursor: AtomicUsize,
 }
 
-/// On cache lines of its own: its neighbours are locked by other threads (false sharing).
+/// A locked shard, on cache lines of its own, as other threads lock its neighbours (false sharing).
 #[repr(align(128))]
 struct Lock(Mutex<Shard>);
 
 impl Shards {
-    /// Empty shards of at most `bytes` bytes together.
+    /// Creates empty shards of at most `bytes` bytes together.
     pub(crate) fn new(bytes: usize, start: Instant) -> Self {
         // One to two MiB each: tables that grow or are copied under a lock stay small in a cache of
         // any size.
@@ -39,7 +39,7 @@ impl Shards {
         BEFORE + passed.as_secs() * 1000 + u64::from(passed.subsec_millis())
     }
 
-    /// Key and shard number of a query, from one hash.
+    /// Returns key and shard number of a query, from one hash.
     #[inline]
     pub(crate) fn key<'q>(&self, partition: u32, query: &'q Query<'_>) -> (CacheKey<'q>, usize) {
         let dnssec_ok = if query.dnssec_ok() { DO } else { 0 };
@@ -52,7 +52,7 @@ impl Shards {
         self.key_of(partition, &query.name, (query.rtype.0, query.class.0), bits, overrides)
     }
 
-    /// Key and shard number of a name, type and class with these bits.
+    /// Returns key and shard number of a name, type and class with these bits.
     #[inline]
     pub(crate) fn key_of<'q>(
         &self,
@@ -82,7 +82,7 @@ impl Shards {
         self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shard that is swept next.
+    /// Returns the shard that is swept next.
     pub(crate) fn next_shard(&self) -> usize {
         self.cursor.load(Ordering::Relaxed) % self.count()
     }
@@ -103,7 +103,7 @@ impl Shards {
         number as u32
     }
 
-    /// The identity of a partition.
+    /// Returns the identity of a partition.
     pub(crate) fn identity(&self, partition: u32) -> Option<Box<str>> {
         self.identities().get(partition as usize)?.clone()
     }
@@ -118,14 +118,14 @@ impl Shards {
         }
     }
 
-    /// Identities of all partitions, by number.
+    /// Locks the identities of all partitions, by number.
     pub(crate) fn identities(&self) -> MutexGuard<'_, Vec<Option<Box<str>>>> {
         self.identities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Added to all times, so that imported answers, which are older than this process, have one: they
-/// may be this many milliseconds old.
+/// Milliseconds added to all times, so that imported answers that are older than this process have
+/// a time too: they may be this old.
 const BEFORE: u64 = 1 << 40;
 
 /// Smallest limit of one shard.

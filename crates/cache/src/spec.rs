@@ -52,8 +52,8 @@ pub struct Prefetch {
     pub amount: u32,
     /// A pause of this length resets the count. Default 1 min.
     pub duration: Duration,
-    /// Refreshed when this share of its life remains, at the latest 1 s before expiry. Default 10,
-    /// min 10, max 90.
+    /// The answer is refreshed when this percentage of its life remains, at the latest 1 s before
+    /// expiry. Default 10, min 10, max 90.
     pub percentage: u8,
 }
 
@@ -100,7 +100,8 @@ pub const VERIFY_WAIT: Duration = Duration::from_millis(1800);
 pub const DEFAULT_CAPACITY: usize = 9984;
 
 impl CacheSpec {
-    /// RFC 2308, section 7.1: a server failure must not be cached for longer.
+    /// The longest `servfail`: a server failure must not be cached for longer (RFC 2308, section
+    /// 7.1).
     pub const MAX_SERVFAIL: Duration = Duration::from_secs(300);
 
     /// Whether the block caches answers to `name`.
@@ -109,7 +110,7 @@ impl CacheSpec {
         self.zones.is_empty() || self.zones.iter().any(|zone| name.is_within(zone))
     }
 
-    /// The limits for this kind.
+    /// Returns the limits for this kind.
     #[inline]
     pub fn store(&self, kind: AnswerKind) -> &StoreLimits {
         match kind {
@@ -174,10 +175,10 @@ pub enum AnswerKind {
 }
 
 impl AnswerKind {
-    /// Both, by discriminant.
+    /// Both kinds, by discriminant.
     pub const ALL: [Self; 2] = [Self::Success, Self::Denial];
 
-    /// `success` or `denial`.
+    /// Returns `success` or `denial`.
     pub fn label(self) -> &'static str {
         match self {
             Self::Success => "success",

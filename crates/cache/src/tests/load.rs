@@ -90,7 +90,7 @@ fn used_entries_survive_eviction() {
     assert!(kept > 490, "{kept} of 500 used names are left");
 }
 
-/// They are not counted as evictions.
+/// Evicted dead entries are not counted as evictions.
 #[test]
 fn dead_entries_are_evicted_first() {
     let mut block = Block::new(capacity(100, 0));

@@ -38,7 +38,7 @@ struct Known {
     rcode: Rcode,
     ttl: u32,
     stored: u64,
-    /// 0 for a failure.
+    /// The window of serve_stale; 0 for a failure.
     window: u64,
 }
 

@@ -186,7 +186,7 @@ fn servfail_is_cached_for_5_s() {
     assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
 }
 
-/// Without serve_stale.
+/// Without serve_stale a failure replaces an expired answer.
 #[test]
 fn failure_replaces_an_expired_answer() {
     let mut block = Block::new(CacheSpec::default());

@@ -31,7 +31,7 @@ fn verify(timeout: Option<Duration>) -> ServeStale {
     ServeStale { mode: StaleMode::Verify { timeout }, ..ServeStale::default() }
 }
 
-/// One caller refreshes.
+/// Only one caller refreshes the expired answer.
 #[test]
 fn immediate_has_ttl_0() {
     let mut block = expired(ServeStale::default());
@@ -151,7 +151,7 @@ fn address_replaces_an_expired_denial() {
     assert_eq!(block.partition.entries(AnswerKind::Denial), 0);
 }
 
-/// Even if the denial cannot be stored.
+/// A denial replaces the expired address even if the denial cannot be stored.
 #[test]
 fn denial_replaces_an_expired_address() {
     let block = expired(verify(None));
@@ -160,7 +160,7 @@ fn denial_replaces_an_expired_address() {
     assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
 }
 
-/// Until the window ends.
+/// With `prefer_positive` addresses stay until the window ends.
 #[test]
 fn prefer_positive_keeps_addresses() {
     for mode in [StaleMode::Immediate, StaleMode::Verify { timeout: None }] {
