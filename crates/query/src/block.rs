@@ -14,17 +14,17 @@ use crate::pipeline::Pipeline;
 
 /// One server block.
 pub struct Block {
-    /// Its index in the Corefile.
+    /// The block's index in the Corefile.
     pub index: usize,
     /// Unique among all blocks built since the start.
     pub id: u64,
-    /// Position of its first key.
+    /// The position of the block's first key.
     pub at: Location,
-    /// Its directives, in the order in which they act.
+    /// The block's directives, in the order in which they act.
     pub directives: Vec<&'static str>,
-    /// Its first zone.
+    /// The block's first zone.
     pub first_zone: Name,
-    /// Its first endpoint, as `Endpoint::label`.
+    /// The block's first endpoint, as `Endpoint::label`.
     pub first_server: String,
     /// Middleware and sources.
     pub pipeline: Pipeline,
@@ -32,13 +32,13 @@ pub struct Block {
     pub held: Arc<ClientQuota>,
     /// Hooks that apply to every query and reply of the block.
     pub envelope: Hooks,
-    /// Values that its plugins share with each other.
+    /// Values that the block's plugins share with each other.
     pub lent: Extensions,
 }
 
 /// One zone of one block on one endpoint.
 pub struct ServedZone {
-    /// Its index in the configuration's list of zones.
+    /// The zone's index in the configuration's list of zones.
     pub index: usize,
     /// The zone.
     pub zone: Name,
@@ -59,7 +59,7 @@ impl std::fmt::Debug for ServedZone {
 }
 
 impl ServedZone {
-    /// The counters of thread `writer`.
+    /// Returns the counters of thread `writer`.
     #[inline]
     pub fn counters(&self, writer: usize) -> ThreadCounters<'_> {
         ThreadCounters::new(self.counters.as_deref(), writer)

@@ -66,7 +66,7 @@ pub struct Evaluation<'h, 'a> {
     subqueries: Vec<(SubqueryKey, SubqueryState)>,
     /// The middleware that may issue subqueries now: zone and index.
     at: Option<(&'h Arc<ServedZone>, usize)>,
-    /// How long an upstream may take; zero asks none.
+    /// How long an upstream may take; zero: no upstream is queried.
     pub patience: Duration,
     /// Stale answers to refresh.
     refreshes: Vec<UpstreamQuery<'h>>,
@@ -74,12 +74,12 @@ pub struct Evaluation<'h, 'a> {
     missing: Vec<UpstreamQuery<'h>>,
 }
 
-/// Upstreams must be queried first: see [`Evaluation::wait`].
+/// The error when upstreams must be queried first: see [`Evaluation::wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeedsUpstream;
 
 impl<'h, 'a> Evaluation<'h, 'a> {
-    /// An evaluation with the `answers` so far and the resources `spent` before.
+    /// Creates an evaluation with the `answers` so far and the resources `spent` before.
     pub fn new(
         route: &'h Arc<Route>,
         context: &'a QueryContext<'a>,
@@ -108,7 +108,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         }
     }
 
-    /// The answer for the client.
+    /// Evaluates the query, and returns the answer for the client.
     ///
     /// # Errors
     /// Upstreams must be queried first.
@@ -118,7 +118,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         self.run_from(inbound, stop)
     }
 
-    /// The same for a query that the middleware of its block has seen.
+    /// The same for a query that has passed the middleware of its block.
     pub(crate) fn run_from(
         &mut self,
         mut inbound: Inbound<'h, 'a>,
@@ -134,7 +134,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         Ok(end)
     }
 
-    /// The queries for upstreams, and the client's query, suspended.
+    /// Returns the queries for upstreams, and the client's query, suspended.
     ///
     /// # Errors
     /// If this client's suspended queries hold too much memory.
@@ -148,15 +148,15 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         }))
     }
 
-    /// Stale answers to refresh, if there are any.
+    /// Returns the stale answers to refresh, if there are any.
     pub fn refreshes(&mut self) -> Option<Box<PendingLookups<'h>>> {
         let refreshes = std::mem::take(&mut self.refreshes);
         let lookups = PendingLookups { asked: Vec::new(), refreshes, suspended: None };
         (!lookups.refreshes.is_empty()).then(|| Box::new(lookups))
     }
 
-    /// Continues from where the query stops on its way in, and takes the answer back through the
-    /// middleware.
+    /// Continues at the point where the query stops on its way in, and passes the answer back
+    /// through the middleware.
     fn evaluate(
         &mut self,
         inbound: &mut Inbound<'h, '_>,
@@ -185,7 +185,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             }
         };
         let Inbound { effective, backs, .. } = inbound;
-        // RD is the client's, whether or not the effective query had it.
+        // The reply has the client's RD, whether or not the effective query had it.
         message.flags = message.flags & !Flags::RD | self.query.flags.0 & Flags::RD;
         // An answer to another question, or its denial, does not authenticate the client's.
         if effective.has_other_question() {
@@ -208,7 +208,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         Ok(Evaluated::Answer(message, failure))
     }
 
-    /// The answer of the block's sources, with targets of a template's CNAMEs appended.
+    /// Returns the answer of the block's sources, with the targets of a template's CNAMEs appended.
     fn below(
         &mut self,
         zone: &'h Arc<ServedZone>,
@@ -274,7 +274,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Lookup::Refresh if self.refreshes.len() < MAX_ASKED => {
                 self.refreshes.push(UpstreamQuery::for_next(query, zone, !self.at_target));
             }
-            // A later query refreshes it.
+            // A later query refreshes the answer.
             Lookup::Refresh => {}
             Lookup::Ask(_) if self.patience.is_zero() => {
                 let failure = Failure::Forward(forwarder::ForwardError::Patience);
@@ -329,12 +329,12 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 continue;
             }
             let Some(target) = rr.target() else { continue };
-            // Continues, so that all targets are looked up at the same time.
+            // The loop continues, so that all targets are looked up at the same time.
             let Some(result) = self.resolve(&target, query.rtype, Class::IN) else {
                 missing = true;
                 continue;
             };
-            // The client resolves a name that no server block serves.
+            // No server block serves this name: the client resolves it.
             if matches!(result, SubqueryResult::Failed(Failure::NoZone)) {
                 continue;
             }
@@ -363,8 +363,9 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         }
     }
 
-    /// Result of a subquery; `None` if upstreams must be queried first. `from` is the middleware
-    /// below which it starts; without it the subquery is routed, and is a target.
+    /// Returns the result of a subquery; `None` if upstreams must be queried first. `from` is the
+    /// middleware below which the subquery starts; without it the subquery is routed, and is a
+    /// target.
     fn subquery(
         &mut self,
         from: Option<(&'h Arc<ServedZone>, usize)>,
@@ -428,8 +429,8 @@ impl Subqueries for Evaluation<'_, '_> {
     }
 
     fn may_compare(&mut self, octets: usize) -> bool {
-        // Once the limit is exceeded nothing is left, however short the next name: the answer ends
-        // there.
+        // Once the limit is exceeded no bytes are left, however short the next name: the answer
+        // ends there.
         self.comparable = self.comparable.saturating_sub(octets);
         self.comparable > 0
     }
@@ -442,8 +443,8 @@ impl Subqueries for Evaluation<'_, '_> {
 /// Sets RA, or AA if the block does not forward, in a NODATA of the server's own that has neither.
 ///
 /// glibc and Go take NOERROR with neither flag and without answer and additional records for a lame
-/// referral: they ask their next server, which may answer what `acl filter` withholds, or report a
-/// temporary failure.
+/// referral: they query their next server, which may answer what `acl filter` withholds, or report
+/// a temporary failure.
 fn mark_no_referral(message: &mut Message, forwards: bool) {
     let has_records = message.records.iter().any(|rr| rr.section != Section::Authority);
     if message.rcode == Rcode::NOERROR && !has_records && message.flags & (Flags::AA | Flags::RA) == 0 {
@@ -451,7 +452,7 @@ fn mark_no_referral(message: &mut Message, forwards: bool) {
     }
 }
 
-/// The reply to the client for a failure.
+/// Returns the reply to the client for a failure.
 fn failed(query: &Query<'_>, failure: &Failure) -> Message {
     let mut message = Message::empty(query, failure.rcode());
     if let Some(ede) = failure.ede() {
@@ -463,7 +464,7 @@ fn failed(query: &Query<'_>, failure: &Failure) -> Message {
 /// Encodes the answer for the client.
 pub fn write(message: &Message, query: &Query<'_>, reply: &mut Reply<'_>) {
     if message.write(query, reply).is_err() {
-        // An unreadable record: no source and no middleware makes one.
+        // The record is unreadable; no source or middleware makes such a record.
         reply.clear();
         reply.rcode = Rcode::SERVFAIL;
     }

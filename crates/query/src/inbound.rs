@@ -9,7 +9,7 @@ use plugin::QueryContext;
 use plugin::failure::Failure;
 use plugin::middleware::{EffectiveQuery, NeedsSubquery, OnQuery, ResponseHook};
 
-/// A query on its way in through the middleware of a server block. Each runs once.
+/// A query on its way in through the middleware of a server block, each step of which runs once.
 pub(crate) struct Inbound<'h, 'q> {
     /// A zone of the block with the middleware.
     pub(crate) zone: &'h Arc<ServedZone>,
@@ -38,7 +38,7 @@ pub(crate) enum Stop<'h> {
 }
 
 impl<'h, 'q> Inbound<'h, 'q> {
-    /// A query above the middleware with index `next`.
+    /// Creates a query above the middleware with index `next`.
     pub(crate) fn new(zone: &'h Arc<ServedZone>, query: &'q Query<'q>, next: usize, counted: usize) -> Self
     where
         'h: 'q,
@@ -52,7 +52,7 @@ impl<'h, 'q> Inbound<'h, 'q> {
         }
     }
 
-    /// A client's query below middleware that does not act on it.
+    /// Creates a client's query below middleware that does not act on it.
     pub(crate) fn passed(zone: &'h Arc<ServedZone>, query: &'q Query<'q>) -> Self
     where
         'h: 'q,

@@ -4,9 +4,9 @@
 //! accept -> serve { route -> middleware -> sources -> cache } -> finish -> bytes out
 //!                   evaluate: subqueries, and the way back through the middleware
 //! ```
-//! Answers from memory, or returns the queries for upstreams. Knows plugins by their roles (crate
-//! `plugin`) alone, no threads and no sockets, and reads no Corefile: the crate `configuration`
-//! builds the types of this one.
+//! Answers from memory, or returns the queries for upstreams. Knows plugins only by their roles
+//! (crate `plugin`), no threads and no sockets, and reads no Corefile: the crate `configuration`
+//! builds the types of this crate.
 
 mod block;
 pub mod evaluate;

@@ -26,11 +26,11 @@ impl Drop for MemoryPermit {
     }
 }
 
-/// The quota for all suspended queries, in bytes.
+/// Creates the quota for all suspended queries, in bytes.
 pub fn room() -> Arc<ClientQuota> {
     Arc::new(ClientQuota::new(MAX_BYTES_PER_CLIENT))
 }
 
-/// Bytes that all suspended queries may hold together, and those of one client.
+/// Bytes that all suspended queries may hold together, and (below) those of one client.
 pub const MAX_SUSPENDED_BYTES: usize = 8 << 20;
 pub(crate) const MAX_BYTES_PER_CLIENT: u32 = MAX_SUSPENDED_BYTES as u32 / 5 * 4;

@@ -24,7 +24,7 @@ use plugin::{HostsGuard, Lookup, QueryContext};
 /// Middleware and sources of one server block.
 pub struct Pipeline {
     steps: Box<[Arc<dyn Middleware>]>,
-    /// Their directives, for `explain`.
+    /// The middleware's directives, for `explain`.
     step_names: Box<[&'static str]>,
     /// Sources in memory, before the cache.
     sources: Box<[NamedSource]>,
@@ -56,7 +56,7 @@ pub struct Forwarding {
 }
 
 impl Pipeline {
-    /// `last` is the last of the block's plugins that sees queries.
+    /// Builds a pipeline; `last` is the last of the block's plugins that sees queries.
     pub fn new(
         steps: Vec<(&'static str, Arc<dyn Middleware>)>,
         sources: Vec<NamedSource>,
@@ -107,7 +107,7 @@ impl Pipeline {
         Lookup::Pass
     }
 
-    /// Answers a request about a zone by the first source that takes it; never forwards it.
+    /// Answers a request about a zone by the first source that accepts it; never forwards it.
     pub fn of_zone(
         &self,
         request: &ZoneRequest<'_>,
@@ -130,18 +130,18 @@ impl Pipeline {
         ZoneOutcome::Pass
     }
 
-    /// The middleware, outermost first.
+    /// Returns the middleware, outermost first.
     #[inline]
     pub fn steps(&self) -> &[Arc<dyn Middleware>] {
         &self.steps
     }
 
-    /// The failure of a query that no plugin of the block answers.
+    /// Returns the failure of a query that no plugin of the block answers.
     pub fn unanswered(&self) -> Failure {
         self.last.map_or(Failure::NoPlugin, Failure::NoNextPlugin)
     }
 
-    /// Forwarding, if the block has it.
+    /// Returns the block's forwarding, if it has any.
     pub fn forwarding(&self) -> Option<&Forwarding> {
         self.forwarding.as_ref()
     }
@@ -157,11 +157,11 @@ impl Pipeline {
         self.forwards() || self.steps.iter().any(|step| step.takes_other_classes())
     }
 
-    /// The plugin at which such a query would end, and why.
+    /// Returns the plugin at which such a query would end, and the reason.
     pub fn explain(&self, effective: &mut EffectiveQuery<'_>, zone: &Name) -> (Cow<'static, str>, String) {
         let mut passed = String::new();
         for (step, name) in self.steps.iter().zip(&self.step_names) {
-            // The step that makes the name does not print it itself.
+            // The step that makes the name does not print the name itself.
             let hides_name = effective.hides_name;
             let explanation = step.explain(effective, None);
             let explanation = if hides_name { without_name(explanation, effective) } else { explanation };
@@ -195,7 +195,7 @@ impl Pipeline {
         )
     }
 
-    /// The same for a transfer: see [`of_zone`](Self::of_zone).
+    /// Like [`explain`](Self::explain), for a transfer: see [`of_zone`](Self::of_zone).
     fn explain_transfer(
         &self,
         effective: &EffectiveQuery<'_>,
@@ -223,7 +223,8 @@ impl Pipeline {
     }
 }
 
-/// The first of these at which a query ends; explanations of the others are appended to `passed`.
+/// Returns the first of these sources at which a query ends; explanations of sources before it are
+/// appended to `passed`.
 fn ends(
     sources: &[NamedSource],
     effective: &EffectiveQuery<'_>,
@@ -235,8 +236,8 @@ fn ends(
     })
 }
 
-/// The explanation without its text if that has a label of a name with the value of an environment
-/// variable, which may be a secret, that the client's name does not have.
+/// Returns the explanation; without its text if that has a label that only the hidden name has, not
+/// the client's: the label may be the value of an environment variable, which may be a secret.
 fn without_name(explanation: Explanation, effective: &EffectiveQuery<'_>) -> Explanation {
     if !effective.hides_name {
         return explanation;
@@ -258,7 +259,7 @@ fn without_name(explanation: Explanation, effective: &EffectiveQuery<'_>) -> Exp
     }
 }
 
-/// Whether the text has the word, and not as a part of a longer one.
+/// Whether the text has the word, and not only as a part of a longer word.
 fn has_word(text: &str, word: &str) -> bool {
     let is_part = |next: Option<char>| next.is_some_and(char::is_alphanumeric);
     text.match_indices(word).any(|(at, _)| {
@@ -266,7 +267,8 @@ fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// This plugin and why, if the query ends here; else its explanation is appended to `passed`.
+/// Returns this plugin and the reason, if the query ends here; else appends its explanation to
+/// `passed`.
 fn end(
     name: &'static str,
     explanation: Explanation,
@@ -281,7 +283,7 @@ fn end(
 }
 
 impl Forwarding {
-    /// Looks in the cache, then asks upstreams.
+    /// Looks in the cache, then decides whether to query upstreams.
     #[inline]
     fn lookup<'h>(
         &'h self,
@@ -307,7 +309,7 @@ impl Forwarding {
         }
     }
 
-    /// Where such a query ends and why, if it would be forwarded.
+    /// Returns where such a query ends and why, if it would be forwarded.
     fn explain(&self, query: &Query<'_>) -> Option<(Cow<'static, str>, String)> {
         let Explanation::Ends(why) = self.forward_source.source.explain(query) else { return None };
         let keeps = |named: &&NamedSource| matches!(named.source.explain(query), Explanation::Ends(_));

@@ -11,7 +11,7 @@ use plugin::failure::Failure;
 /// The zones served on one endpoint.
 #[derive(Debug, Default)]
 pub struct Route {
-    /// Apart, because most endpoints serve nothing else and it is found without hashing.
+    /// Stored apart, because most endpoints serve only the root, which is found without hashing.
     root: Option<Arc<ServedZone>>,
     zones: HashTable<Arc<ServedZone>>,
     /// Bit n: some zone below the root has n labels (bit 127: 127 or more). Lengths without a zone
@@ -22,7 +22,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// The zones of one endpoint, each at most once.
+    /// Creates the route from the zones of one endpoint, each at most once.
     pub fn new(zones: impl IntoIterator<Item = Arc<ServedZone>>) -> Self {
         let mut route = Self::default();
         for zone in zones {
@@ -38,7 +38,7 @@ impl Route {
         route
     }
 
-    /// The zone that serves a query.
+    /// Returns the zone that serves a query.
     ///
     /// A DS question belongs to the parent (RFC 4035, section 3.1.4.1), if the parent is served
     /// here as well. The root does not count as a parent: otherwise DS questions for a stub's
@@ -69,22 +69,22 @@ impl Route {
         own.or(self.root.as_ref()).ok_or(Failure::NoZone)
     }
 
-    /// The longest zone that contains the name.
+    /// Returns the longest zone that contains the name.
     pub fn longest(&self, name: &Name) -> Option<&Arc<ServedZone>> {
         name.suffixes().find_map(|suffix| self.exact(name, suffix)).or(self.root.as_ref())
     }
 
-    /// Every zone served here.
+    /// Returns every zone served here.
     pub fn zones(&self) -> impl Iterator<Item = &Arc<ServedZone>> {
         self.root.iter().chain(&self.zones)
     }
 
-    /// The zone with exactly this name.
+    /// Returns the zone with exactly this name.
     pub fn zone(&self, name: &Name) -> Option<&Arc<ServedZone>> {
         if *name == Name::ROOT { self.root.as_ref() } else { self.exact(name, name.as_wire()) }
     }
 
-    /// The zone named exactly like this suffix of `name`.
+    /// Returns the zone named exactly like this suffix of `name`.
     #[inline]
     fn exact(&self, name: &Name, suffix: &[u8]) -> Option<&Arc<ServedZone>> {
         // The whole name was hashed when it was read from the packet.

@@ -21,7 +21,7 @@ use plugin::{HostsGuard, Lookup, QueryContext};
 
 /// The zones of one endpoint.
 pub struct ServedEndpoint {
-    /// The zones; suspended queries keep it.
+    /// The zones; suspended queries keep this `Arc`.
     pub route: Arc<Route>,
     /// Counters for queries of no zone; `None` if no block has `prometheus`.
     pub dropped: Option<ZoneSet>,
@@ -30,7 +30,7 @@ pub struct ServedEndpoint {
 }
 
 impl ServedEndpoint {
-    /// Counters of thread `writer` for queries of no zone.
+    /// Returns the counters of thread `writer` for queries of no zone.
     #[inline]
     pub fn dropped_counters(&self, writer: usize) -> ThreadCounters<'_> {
         ThreadCounters::new(self.dropped.as_deref(), writer)
@@ -46,7 +46,7 @@ pub use transfer_stream::{BrokenTransfer, TransferStream};
 /// describes it.
 #[allow(clippy::large_enum_variant, reason = "only a miss is large, and a box would cost it an allocation")]
 pub enum Served<'h> {
-    /// No client would send this: there is no reply, and its connection is closed.
+    /// The packet is no client's query: there is no reply, and its connection is closed.
     Nothing,
     /// No reply.
     Silence,
@@ -75,9 +75,10 @@ pub enum Served<'h> {
 /// Outcome of a query, for metrics and logs after the reply is sent.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Index in the configuration of the zone that served it; `None` for no zone.
+    /// Index in the configuration of the zone that served the query; `None` for no zone.
     pub zone: Option<u32>,
-    /// Whether metrics count it; not for BADVERS, FORMERR and NOTIMP, which reach no server block.
+    /// Whether metrics count the query; not for BADVERS, FORMERR and NOTIMP, which reach no server
+    /// block.
     pub counted: bool,
     /// The queried type.
     pub rtype: RType,
@@ -100,7 +101,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether both are counted alike, apart from sizes.
+    /// Whether both outcomes are counted alike, apart from sizes.
     #[inline]
     pub fn is_like(&self, other: &Self) -> bool {
         self.zone == other.zone
@@ -127,8 +128,8 @@ impl Outcome {
     };
 }
 
-/// Serves a packet: writes the reply to `out` and its outcome to `outcome`, if memory has the
-/// answer.
+/// Serves a packet: if the answer is in memory, writes the reply to `out` and its outcome to
+/// `outcome`.
 #[inline]
 pub fn serve<'h>(
     endpoint: &'h ServedEndpoint,
@@ -229,7 +230,7 @@ fn through_steps<'h>(
 
 /// Evaluates a query as far as memory has its answers.
 ///
-/// Out of line: few queries need it, and its frame would burden all others.
+/// Out of line: few queries need this function, and its stack frame would burden all others.
 #[cold]
 #[inline(never)]
 #[allow(clippy::too_many_arguments, reason = "what `serve` was given, and what was found already")]
@@ -314,7 +315,8 @@ pub fn finish(
     };
 }
 
-/// Answers the watchdog, uncounted: the thread's number is the last two bytes of a TXT record.
+/// Answers the watchdog's probe, uncounted: the thread's number is the last two bytes of a TXT
+/// record.
 #[cold]
 fn own_probe(query: &Query<'_>, writer: usize, out: &mut Vec<u8>) {
     let mut reply = Reply::start(out, query);
@@ -342,7 +344,7 @@ fn no_zone(query: &Query<'_>, failure: Failure, proto: Proto, out: &mut Vec<u8>)
     }
 }
 
-/// A reply without records that is not counted: after a panic, or for lack of memory.
+/// Writes a reply without records that is not counted: after a panic, or for lack of memory.
 pub fn error_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
     let mut reply = Reply::start(out, query);
     fail(&mut reply, failure);
@@ -354,8 +356,8 @@ fn finish_outside(query: &Query<'_>, reply: &mut Reply<'_>, proto: Proto) -> (Fl
     reply.finish(query, ReplySize::default().limit(query, proto))
 }
 
-/// Counts queries of one zone that differ in sizes alone, `nanos` after their receipt. Called after
-/// the replies are sent.
+/// Counts queries of one zone that differ in sizes alone; `nanos` is the time since their receipt.
+/// Called after the replies are sent.
 #[inline]
 pub fn count(counters: ThreadCounters<'_>, alike: &[Outcome], proto: Proto, ipv6: bool, nanos: u64) {
     let Some(first) = alike.first() else { return };

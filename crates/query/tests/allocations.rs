@@ -280,7 +280,7 @@ fn passive_middleware_does_not_allocate() {
     nothing_is_allocated(&mut scene, &asked, (wire::Rcode::NOERROR, 1), "idle steps");
 }
 
-/// Nor does a prefetch.
+/// A stale hit does not allocate, and neither does a prefetch.
 #[test]
 fn stale_hits_do_not_allocate() {
     let mut scene = Scene::new(Format::Text);

@@ -32,7 +32,7 @@ pub(super) enum EntryPoint {
 
 /// State of a subquery.
 pub(super) enum SubqueryState {
-    /// Being evaluated: another subquery for it would be a loop.
+    /// Being evaluated: an equal subquery within it would be a loop.
     InProgress,
     /// An upstream must be queried.
     NeedsUpstream,

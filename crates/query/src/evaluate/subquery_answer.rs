@@ -19,9 +19,9 @@ pub struct SubqueryAnswer {
     overrides: Box<[u8]>,
     /// The answer.
     pub result: Result<Packed, Failure>,
-    /// How its CNAMEs are treated.
+    /// How the answer's CNAMEs are treated.
     pub(super) follow: FollowCnames,
-    /// Its memory, accounted to the first suspended query that keeps it.
+    /// The answer's memory, accounted to the first suspended query that keeps it.
     held: OnceLock<MemoryPermit>,
 }
 
@@ -37,7 +37,7 @@ pub enum FollowCnames {
 }
 
 impl SubqueryAnswer {
-    /// The answer of a block to `query`.
+    /// Creates the answer of a block to `query`.
     pub fn new(
         zone: &ServedZone,
         query: &Query<'_>,
@@ -59,7 +59,7 @@ impl SubqueryAnswer {
         })
     }
 
-    /// The answer in `reply`, which was started for `query`.
+    /// Creates the answer in `reply`, which was started for `query`.
     pub fn of_reply(
         zone: &ServedZone,
         query: &Query<'_>,
@@ -69,7 +69,7 @@ impl SubqueryAnswer {
         Self::new(zone, query, Ok(Packed::new(query, reply)), follow)
     }
 
-    /// The same lookup, failed for lack of memory.
+    /// Returns a failure of the same lookup, for lack of memory.
     pub(super) fn lost(&self) -> Arc<Self> {
         Arc::new(Self {
             result: Err(Failure::Overload),
@@ -80,8 +80,8 @@ impl SubqueryAnswer {
         })
     }
 
-    /// Accounts its memory to this client, once however many queries keep it. False if the client's
-    /// suspended queries hold too much.
+    /// Accounts the answer's memory to this client, once however many queries keep it. False if the
+    /// client's suspended queries hold too much.
     pub(super) fn hold(&self, of_all: &Arc<ClientQuota>, client: ClientId) -> bool {
         if self.held.get().is_some() {
             return true;
@@ -98,7 +98,7 @@ impl SubqueryAnswer {
         size_of::<Self>() + self.overrides.len() + self.result.as_ref().map_or(0, Packed::octets)
     }
 
-    /// The lookup that this answers.
+    /// Returns the identity of the lookup that this value answers.
     pub(super) fn key(&self) -> LookupKey<'_> {
         let Self { block, ref name, rtype, class, recursion_desired, ref overrides, .. } = *self;
         LookupKey { block, name, rtype, class, recursion_desired, overrides }

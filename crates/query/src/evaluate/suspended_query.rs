@@ -30,9 +30,9 @@ pub struct SuspendedQuery {
     pub spent: Usage,
     /// The upstream that answered last.
     pub upstream: Option<SocketAddr>,
-    /// The client that its memory is accounted to.
+    /// The client that the query's memory is accounted to.
     client: ClientId,
-    /// The permit for its options.
+    /// The permit for the memory of `options`.
     _held: MemoryPermit,
 }
 
@@ -67,7 +67,7 @@ impl SuspendedQuery {
         }))
     }
 
-    /// Adds an answer; a failure in its place if this client's suspended queries hold too much
+    /// Adds an answer, or a failure in its place if this client's suspended queries hold too much
     /// memory.
     pub fn add(&mut self, answer: Arc<SubqueryAnswer>) {
         let fits = answer.hold(&self.zone.block.held, self.client);
@@ -87,13 +87,13 @@ pub struct Usage {
     pub(super) asked: usize,
     /// Records decoded or copied.
     pub(super) records: usize,
-    /// Middleware of its block that has counted the query.
+    /// The number of steps of the block's middleware that have counted the query.
     pub(super) counted_steps: usize,
 }
 
 /// Queries that upstreams must answer before an evaluation can continue.
 pub struct PendingLookups<'h> {
-    /// Those that the answer needs.
+    /// Queries that the answer needs.
     pub asked: Vec<UpstreamQuery<'h>>,
     /// Refreshes of stale answers, without a client.
     pub refreshes: Vec<UpstreamQuery<'h>>,
@@ -114,13 +114,13 @@ pub struct UpstreamQuery<'h> {
 }
 
 impl<'h> UpstreamQuery<'h> {
-    /// A query without a client yet.
+    /// Creates a query without a client yet.
     pub fn new(query: &Query<'_>, zone: &'h Arc<ServedZone>, patience: Option<Duration>, own: bool) -> Self {
         Self { query: query.owned(), zone, patience, own }
     }
 
-    /// A refresh of a cached answer. It holds for all clients, so it is sent without the client's
-    /// subnet.
+    /// Creates a refresh of a cached answer. The answer is for all clients, so the query is sent
+    /// without the client's subnet.
     pub fn for_next(query: &Query<'_>, zone: &'h Arc<ServedZone>, own: bool) -> Self {
         let asked = Self::new(query, zone, None, own);
         Self { query: asked.query.without_client_subnet(), ..asked }

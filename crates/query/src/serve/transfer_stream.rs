@@ -11,7 +11,7 @@ use logging::LineRing;
 use plugin::failure::Failure;
 use plugin::zone_request::{Messages, Next, StreamMessage};
 
-/// A zone transfer. Keeps its block and snapshot over reloads.
+/// A zone transfer. It keeps its block and snapshot over reloads.
 pub struct TransferStream {
     zone: Arc<ServedZone>,
     query: OwnedQuery,
@@ -23,8 +23,8 @@ pub struct TransferStream {
     ended: bool,
 }
 
-/// A bug of the source: it has no record now, but reports neither the end nor a later time. The
-/// client's copy of the zone is incomplete.
+/// The error of a faulty source: it has no record now, but reports neither the end nor a later
+/// time. The client's copy of the zone is incomplete.
 #[derive(Debug)]
 pub struct BrokenTransfer;
 
@@ -60,7 +60,7 @@ impl TransferStream {
         Ok(next)
     }
 
-    /// Bytes of memory, without the shared snapshot.
+    /// Returns the bytes of memory, without the shared snapshot.
     pub fn held(&self) -> usize {
         size_of::<Self>() + size_of_val(&*self.messages)
     }

@@ -12,7 +12,7 @@ use plugin::failure::Failure;
 use plugin::zone_request::{StreamMessage, ZoneOutcome};
 use plugin::{HostsGuard, QueryContext};
 
-/// Takes a request through route, middleware and sources.
+/// Passes a request through route, middleware and sources.
 #[cold]
 #[inline(never)]
 pub(super) fn serve<'h>(
@@ -37,8 +37,8 @@ pub(super) fn serve<'h>(
     };
     let mut inbound = Inbound::new(zone, query, 0, 0);
     let stop = inbound.run(context);
-    // Middleware that changes the question, or issues subqueries first (autopath), lets a question
-    // pass that the client did not ask.
+    // Middleware that changes the question, or issues subqueries first (autopath), would pass on a
+    // question that the client did not send.
     let passes = match stop {
         Stop::Sources => !inbound.effective.has_other_question(),
         Stop::Needs(_) => false,
@@ -81,7 +81,7 @@ fn is_update(query: &Query<'_>) -> bool {
     query.flags.opcode() == Opcode::UPDATE
 }
 
-/// NOTIMP, without a question as everywhere.
+/// Writes NOTIMP, without a question like every NOTIMP reply.
 fn no_update(query: &Query<'_>, out: &mut Vec<u8>) -> Outcome {
     let Query { id, flags, rtype, edns, size, .. } = *query;
     let opt = edns.map(|edns| edns.dnssec_ok);

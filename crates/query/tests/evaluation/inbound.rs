@@ -11,7 +11,7 @@ use wire::{Name, Section};
 
 use crate::{octet, rounds};
 
-/// Replaces the name of the query by the first of these that has an address.
+/// Replaces the name of the query by the first of these names that has an address.
 #[derive(Debug, Clone)]
 struct Seeks(Vec<&'static str>);
 
@@ -84,7 +84,7 @@ impl Middleware for Counts {
     }
 }
 
-/// Above and below middleware that waits for upstreams, over all evaluations.
+/// Middleware above and below a step that waits for upstreams counts once over all evaluations.
 #[test]
 fn each_middleware_counts_once() {
     let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n";

@@ -35,12 +35,12 @@ impl ReplyShape {
     }
 }
 
-/// The answer over TCP, and the number of names forwarded to upstreams.
+/// Returns the answer over TCP, and the number of names forwarded to upstreams.
 fn ask(scene: &Scene, shape: ReplyShape) -> (Box<Message>, usize) {
     ask_upstream(scene, "a0", Proto::Tcp, &|query, reply| shape.write(query, reply))
 }
 
-/// The answer for a name with these replies of upstreams.
+/// Returns the answer for a name with these replies of upstreams.
 fn ask_upstream(
     scene: &Scene,
     name: &str,

@@ -30,7 +30,7 @@ const AT: &str = "127.0.0.1:53";
 #[derive(Debug, Clone, Default)]
 struct Wants {
     names: Vec<&'static str>,
-    /// Whether they are candidates, resolved below this middleware, rather than routed.
+    /// Whether the names are candidates, resolved below this middleware, rather than routed.
     below: bool,
     sees_failures: bool,
 }
@@ -150,7 +150,7 @@ fn acl_applies_to_subqueries() {
     assert_eq!(scene.ask(AT, "a.example.org", RType::A), expected);
 }
 
-/// Only of middleware that sees failures.
+/// After a failure only middleware that sees failures issues subqueries.
 #[test]
 fn subqueries_after_a_failure() {
     let corefile = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n}\n}\n\
