@@ -2,10 +2,10 @@
 
 /// The action after a message that the kernel did not accept.
 pub(crate) enum AfterError {
-    /// Try it again.
+    /// Try this message again.
     Retry,
-    /// Continue with the next one.
+    /// Continue with the next message.
     Skip,
-    /// Drop the rest.
+    /// Drop the remaining messages.
     Stop,
 }

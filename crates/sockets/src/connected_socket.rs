@@ -85,10 +85,11 @@ impl UpstreamSocket {
         })
     }
 
-    /// Sends each message as a datagram, in calls of [`BATCH`]. Does not block or allocate.
+    /// Sends each message as a datagram, at most [`BATCH`] per system call. Does not block or
+    /// allocate.
     ///
     /// `failed` gets index and error of each message that was not sent. `WouldBlock`: the send
-    /// buffer is full, this message and all after it were not tried.
+    /// buffer is full, and this message and all after it were not tried.
     pub fn send_batch<'a>(
         &self,
         messages: impl IntoIterator<Item = &'a [u8]>,
@@ -121,7 +122,8 @@ impl UpstreamSocket {
         }
     }
 
-    /// Sends one call's worth; returns how many were tried before the send buffer was full.
+    /// Sends the messages of one system call; returns how many were tried before the send buffer
+    /// was full.
     fn send_slices(
         &self,
         slices: &mut [iovec],
@@ -254,7 +256,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn full_send_buffer_fails_the_rest() {
-        // Over loopback no datagram stays in the send buffer; that of a Unix socket pair fills.
+        // Over loopback no datagram stays in the send buffer, but the send buffer of a Unix socket
+        // pair fills.
         let (ours, _theirs) = Socket::pair(Domain::UNIX, Type::DGRAM, None).expect("a pair");
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 53));
         let socket = UpstreamSocket { socket: ours, local_addr: nowhere, upstream: nowhere };

@@ -19,7 +19,7 @@ pub struct Epoll {
 }
 
 impl Epoll {
-    /// An empty set.
+    /// Creates an empty set.
     ///
     /// # Errors
     /// Of the kernel, such as too many open files.
@@ -125,12 +125,13 @@ pub struct Events {
 }
 
 impl Events {
-    /// Space for `capacity` events (at least 1); further ones are reported by the next wait.
+    /// Creates space for `capacity` events (at least 1); further ones are reported by the next
+    /// wait.
     pub fn new(capacity: usize) -> Self {
         Self { count: 0, list: vec![epoll_event { events: 0, u64: 0 }; capacity.max(1)] }
     }
 
-    /// The events of the last wait.
+    /// Returns the events of the last wait.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Event> {
         self.list[..self.count].iter().map(|event| {
             let events = event.events as c_int;
@@ -146,7 +147,7 @@ impl Events {
 /// A ready descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The token that it was added with.
+    /// The token that the descriptor was added with.
     pub token: u64,
     /// There is data to read.
     pub readable: bool,
@@ -171,7 +172,7 @@ struct Shared {
 }
 
 impl Waker {
-    /// A waker without a pending wake-up.
+    /// Creates a waker without a pending wake-up.
     ///
     /// # Errors
     /// Of the kernel, such as too many open files.

@@ -92,11 +92,11 @@ impl ListenSocket {
         self.local_addr
     }
 
-    /// Makes the kernel give new datagrams to the first `count` sockets of this address, in the
-    /// order of binding, at random. The queues of the others can still be received, and they can
-    /// still send. Sockets that are bound later get none until the next call; closing sockets other
-    /// than the first keeps the order. A kernel without this option distributes by its own hash,
-    /// over all.
+    /// Makes the kernel distribute new datagrams at random over the first `count` sockets of this
+    /// address, in the order of binding. The queues of the others can still be received, and they
+    /// can still send. Sockets that are bound later get none until the next call; closing sockets
+    /// other than the first keeps the order. A kernel without this option distributes by its own
+    /// hash, over all sockets.
     ///
     /// # Errors
     /// `InvalidInput` if the address has only had one socket; others of the kernel.
@@ -188,11 +188,11 @@ impl AsRawFd for ListenSocket {
     }
 }
 
-/// A non-blocking TCP listener on `addr`. `first`: for this process alone, as
+/// Creates a non-blocking TCP listener on `addr`. `first`: for this process alone, like
 /// [`ListenSocket::bind_first`]; else beside the first. `backlog`: connections that may wait for
 /// accept, at most `net.core.somaxconn`.
 ///
-/// Connections of an earlier process in TIME_WAIT do not block it (SO_REUSEADDR).
+/// Connections of an earlier process in TIME_WAIT do not prevent binding (SO_REUSEADDR).
 ///
 /// # Errors
 /// `AddrInUse` if another process listens there, `AddrNotAvailable` if it is no local address;
@@ -213,7 +213,7 @@ pub fn tcp_listener(addr: SocketAddr, backlog: u32, first: bool) -> io::Result<T
     Ok(socket.into())
 }
 
-/// An unbound UDP socket of the family of `addr`.
+/// Creates an unbound UDP socket of the family of `addr`.
 pub(crate) fn udp_socket(addr: SocketAddr) -> io::Result<Socket> {
     new_socket(addr, Type::DGRAM, Protocol::UDP)
 }
@@ -255,14 +255,14 @@ fn known(done: io::Result<()>) -> io::Result<()> {
 fn new_socket(addr: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), kind, Some(protocol))?;
     if addr.is_ipv6() {
-        // IPv4 has its own sockets: no IPv4-mapped peer appears here.
+        // IPv4 has its own sockets: no IPv4-mapped peer appears on an IPv6 socket.
         socket.set_only_v6(true)?;
     }
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
-/// Missing in `libc` (asm-generic/socket.h).
+/// The option's number, which `libc` lacks (asm-generic/socket.h).
 const SO_DETACH_REUSEPORT_BPF: libc::c_int = 68;
 /// The filter returns the accumulator (linux/bpf_common.h).
 const BPF_A: u32 = 0x10;

@@ -11,7 +11,7 @@ use core::arch::x86_64::{
     __m128i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8, _mm_storeu_si128,
 };
 
-/// From here on `rep movsb` and `rep stosb` are the fastest.
+/// The length from which `rep movsb` and `rep stosb` are the fastest.
 const LONG: usize = 1024;
 
 /// Keeps the compiler from turning a loop into a call of the function that contains it.
@@ -207,7 +207,7 @@ pub(crate) unsafe fn fill(to: *mut u8, value: u8, length: usize) {
     }
 }
 
-/// Less than, equal to or greater than 0, by the first bytes that differ.
+/// Returns a number less than, equal to or greater than 0, by the first bytes that differ.
 ///
 /// # Safety
 /// `one` and `other` point to `length` bytes.

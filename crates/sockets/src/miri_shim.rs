@@ -22,7 +22,7 @@ thread_local! {
     static QUEUE: RefCell<VecDeque<Datagram>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// As `send_batch::send_messages`; a message to port 0 fails with EINVAL.
+/// Like `send_batch::send_messages`; a message to port 0 fails with EINVAL.
 ///
 /// # Safety
 /// As there.
@@ -58,7 +58,7 @@ pub(crate) unsafe fn send_messages(
     sent
 }
 
-/// As recvmmsg: fills the headers from the first one on, and returns how many.
+/// Like recvmmsg: fills the headers from the first one on, and returns how many were filled.
 ///
 /// # Safety
 /// Every pointer in `headers` points to live memory of the size beside it.

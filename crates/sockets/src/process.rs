@@ -47,8 +47,8 @@ pub fn keep_code_in_memory() -> io::Result<()> {
     Ok(())
 }
 
-/// Address ranges of the files that this process was loaded from, without writable ones (proc(5),
-/// `maps`).
+/// Returns the address ranges of the files that this process was loaded from, without writable
+/// ranges (proc(5), `maps`).
 fn code_of(maps: &str) -> impl Iterator<Item = Range<usize>> {
     maps.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
@@ -78,8 +78,8 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
 }
 
 /// Requests a shorter time slice for the calling thread (EEVDF, Linux 6.12 and later; 0.1 to 100
-/// ms), so that after waking it preempts a thread with a longer one (0.7 to 3 ms, in effect a timer
-/// tick). Its share of the processor is unchanged. Earlier kernels ignore it.
+/// ms), so that after waking it preempts a thread with a longer slice (0.7 to 3 ms, in effect a
+/// timer tick). Its share of the processor is unchanged. Earlier kernels ignore the request.
 ///
 /// # Errors
 /// Of the kernel or a seccomp filter; nothing has changed then.
@@ -96,9 +96,9 @@ pub fn set_time_slice(slice: Duration) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Starts a thread with a file table of its own, in which only stdin, stdout and stderr are open:
-/// its files are closed as soon as it ends. Threads of a killed process end one by one, while
-/// shared memory and files live until the last. Before Linux 5.9 the table is shared.
+/// Starts a thread with a file table of its own, in which only stdin, stdout and stderr are open,
+/// so that its files are closed as soon as the thread ends. Threads of a killed process end one by
+/// one, while shared memory and files live until the last. Before Linux 5.9 the table is shared.
 ///
 /// `run` must not capture descriptors: they are closed when it starts.
 ///
@@ -151,7 +151,7 @@ mod tests {
         thread.expect("it begins").join().expect("no panic");
     }
 
-    /// Policy and nice value stay.
+    /// The scheduling policy and the nice value do not change.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such call")]
     fn time_slice_is_clamped() {
@@ -160,7 +160,7 @@ mod tests {
         let nice = || {
             read("stat").rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(16)?.parse::<i32>().ok())
         };
-        // Kernels that ignore it do not show it.
+        // Kernels that ignore the slice do not show it.
         let shown = || {
             let text = read("sched");
             let line = text.lines().find(|line| line.starts_with("se.slice "))?;

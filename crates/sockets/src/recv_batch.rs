@@ -22,13 +22,13 @@ pub struct RecvBatch {
     /// Accessed through `headers` only, as the slices.
     _controls: Vec<ControlBuffer>,
     _slices: Vec<iovec>,
-    /// Point into the four above, which never grow or move their contents.
+    /// Headers that point into the four fields above, which never grow or move their contents.
     headers: Vec<mmsghdr>,
 }
 
 impl RecvBatch {
-    /// Space for `slots` datagrams of at most `slot_bytes` each; longer ones are truncated and
-    /// marked. Both are at least 1. Pages are touched only as datagrams fill them.
+    /// Allocates space for `slots` datagrams of at most `slot_bytes` each; longer ones are
+    /// truncated and marked. Both are at least 1. Pages are touched only as datagrams fill them.
     pub fn new(slots: usize, slot_bytes: usize) -> Self {
         let (slots, slot_bytes) = (slots.max(1), slot_bytes.max(1));
         let stride = (slot_bytes.div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
@@ -70,7 +70,7 @@ impl RecvBatch {
         self.headers.len()
     }
 
-    /// The datagram at `index`.
+    /// Returns the datagram at `index`.
     ///
     /// # Panics
     /// As a slice does, when `index` is not below [`RecvBatch::len`].
@@ -89,14 +89,14 @@ impl RecvBatch {
         }
     }
 
-    /// The datagrams, oldest first.
+    /// Returns the datagrams, oldest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
         (0..self.count).map(|index| self.get(index))
     }
 
-    /// Datagrams that the kernel had dropped on this socket, since it was opened, when it received
-    /// the newest of the batch: the receive buffer was full. Wraps at `u32::MAX`. `None` if the
-    /// batch is empty or nothing was ever dropped.
+    /// Returns the number of datagrams that the kernel had dropped on this socket since it was
+    /// opened, as the receive buffer was full, when it received the newest of the batch. Wraps at
+    /// `u32::MAX`. `None` if the batch is empty or nothing was ever dropped.
     pub fn kernel_drops(&self) -> Option<u32> {
         let newest = self.headers[..self.count].last()?;
         // SAFETY: the kernel filled this header, its control buffer belongs to `self`, and `self`
@@ -149,8 +149,9 @@ impl RecvBatch {
     }
 }
 
-/// Bytes. The distance between slots is an odd number of lines: most queries fit a slot's first
-/// lines, which with a power of two would compete for the same cache sets.
+/// The size of a cache line in bytes. The distance between slots is an odd number of lines: most
+/// queries fit a slot's first lines, which with a power of two would compete for the same cache
+/// sets.
 const CACHE_LINE: usize = 64;
 
 // SAFETY: the raw pointers in the headers point only into vectors that the same value owns.
@@ -159,11 +160,11 @@ unsafe impl Send for RecvBatch {}
 /// A datagram, borrowed from its batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// Its content, at most a slot long.
+    /// The datagram's content, at most a slot long.
     pub bytes: &'a [u8],
     /// The sender. Forged packets may have port 0, which cannot be answered.
     pub peer: &'a Peer,
-    /// Its destination; reported by wildcard sockets only.
+    /// The datagram's destination; reported by wildcard sockets only.
     pub local: Option<Local>,
     /// The datagram was longer than its slot and is truncated.
     pub truncated: bool,

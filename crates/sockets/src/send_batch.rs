@@ -28,8 +28,8 @@ pub struct SendBatch {
 }
 
 impl SendBatch {
-    /// Space for `slots` replies (at least 1), each with `slot_bytes` allocated at once and more
-    /// when needed. Capacity beyond `kept_bytes` is freed when a reply is committed.
+    /// Allocates space for `slots` replies (at least 1), each with `slot_bytes` allocated at once
+    /// and more when needed. Capacity beyond `kept_bytes` is freed when a reply is committed.
     pub fn new(slots: usize, slot_bytes: usize, kept_bytes: usize) -> Self {
         let slots = slots.max(1);
         let mut peers = vec![Peer(SockAddr::empty()); slots];
@@ -60,12 +60,12 @@ impl SendBatch {
         self.count == 0
     }
 
-    /// Whether it must be sent before the next reply fits.
+    /// Whether the batch must be sent before the next reply fits.
     pub fn is_full(&self) -> bool {
         self.count == self.slots.len()
     }
 
-    /// The next free slot, empty, for a reply; `None` if the batch is full.
+    /// Returns the next free slot, empty, for a reply; `None` if the batch is full.
     #[inline]
     pub fn slot(&mut self) -> Option<&mut Vec<u8>> {
         let slot = self.slots.get_mut(self.count)?;
@@ -106,9 +106,10 @@ impl SendBatch {
 
     /// Sends every reply that can be sent and empties the batch.
     ///
-    /// Waits for a full send buffer once, at most [`SEND_WAIT_MS`]. It means that the network is
-    /// briefly slower than this process: a client that gets no reply retries only after seconds, so
-    /// a short wait is worth it. More than one would delay clients of all other addresses.
+    /// Waits for a full send buffer once, at most [`SEND_WAIT_MS`]. A full buffer means that the
+    /// network is briefly slower than this process: a client that gets no reply retries only after
+    /// seconds, so a short wait is worth it. More than one wait would delay clients of all other
+    /// addresses.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>) -> Sent {
         let count = self.count;
         let (mut refused, mut waited, mut first_error) = (0, false, None);

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use libc::{c_int, c_void, cmsghdr, in_pktinfo, in6_pktinfo, msghdr, sockaddr_in, sockaddr_in6, socklen_t};
 
 /// The local address that a datagram was sent to, with all that is needed to answer from it. Pass
-/// it back unchanged.
+/// this value back unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Local {
     /// The address that the client sent to.
@@ -27,7 +27,7 @@ pub(crate) union SockAddr {
 }
 
 impl SockAddr {
-    /// All bytes zero: no family.
+    /// Returns an address with all bytes zero: no family.
     pub(crate) fn empty() -> Self {
         // SAFETY: every field of the union is plain integers, for which zero is a value.
         unsafe { zeroed() }
@@ -64,7 +64,7 @@ impl SockAddr {
 pub struct Peer(pub(crate) SockAddr);
 
 impl Peer {
-    /// Its port; 0, which cannot be answered, also if the kernel wrote no address.
+    /// Returns the sender's port; 0, which cannot be answered, also if the kernel wrote no address.
     #[inline]
     pub fn port(&self) -> u16 {
         // SAFETY: all bytes were zeroed initially, and every field is plain integers: any field may
@@ -77,7 +77,7 @@ impl Peer {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length of the address in bytes.
     #[inline]
     pub(crate) fn length(&self) -> socklen_t {
         // SAFETY: as above.
@@ -88,7 +88,7 @@ impl Peer {
         bytes as socklen_t
     }
 
-    /// The address; `0.0.0.0:0` if the kernel wrote none.
+    /// Returns the address; `0.0.0.0:0` if the kernel wrote none.
     pub fn address(&self) -> SocketAddr {
         let name = &self.0;
         // SAFETY: all bytes were zeroed initially, and every field is plain integers: any field may
@@ -128,12 +128,12 @@ impl fmt::Debug for Peer {
 pub(crate) struct ControlBuffer([u8; CONTROL_BYTES]);
 
 impl ControlBuffer {
-    /// All bytes zero: no message.
+    /// Creates a buffer with all bytes zero: no message.
     pub(crate) fn empty() -> Self {
         Self([0; CONTROL_BYTES])
     }
 
-    /// Pointer for the kernel.
+    /// Returns the pointer for the kernel.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut c_void {
         self.0.as_mut_ptr().cast()
     }
@@ -173,8 +173,8 @@ impl ControlBuffer {
     }
 }
 
-/// The destination address in the control messages of a received datagram, if its socket reports
-/// it.
+/// Returns the destination address in the control messages of a received datagram, if its socket
+/// reports it.
 ///
 /// # Safety
 /// As for [`control_message`].
@@ -204,7 +204,7 @@ unsafe fn local_in(header: &msghdr) -> Option<Local> {
     (!address.is_multicast()).then_some(Local { address: address.into(), interface: info.ipi6_ifindex })
 }
 
-/// The data of the first control message of this level and type.
+/// Returns the data of the first control message of this level and type.
 ///
 /// # Safety
 /// `header` is as the kernel left it, its control buffer is live and not written meanwhile, and `T`
@@ -224,7 +224,7 @@ pub(crate) unsafe fn control_message<T: Copy>(header: &msghdr, level: c_int, kin
     None
 }
 
-/// A message header without name, control or data.
+/// Creates a message header without name, control or data.
 pub(crate) fn empty_message() -> libc::mmsghdr {
     // SAFETY: null pointers and zero lengths mean "none" to the kernel.
     unsafe { zeroed() }

@@ -2,12 +2,13 @@
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// Passes the first of many wake-ups, and the next one only after it was drained.
+/// A flag that passes on the first of many wake-ups, and the next one only after the flag was
+/// drained.
 #[derive(Debug)]
 pub(crate) struct WakeFlag(AtomicBool);
 
 impl WakeFlag {
-    /// No pending wake-up.
+    /// Creates a flag without a pending wake-up.
     pub(crate) fn new() -> Self {
         Self(AtomicBool::new(false))
     }

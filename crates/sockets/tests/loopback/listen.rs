@@ -139,7 +139,7 @@ fn foreign_source_address_fails() -> io::Result<()> {
     Ok(())
 }
 
-/// Siblings share the address.
+/// Siblings share an address, another process cannot bind it.
 #[test]
 fn bind_first_is_exclusive() -> io::Result<()> {
     for loopback in ["127.0.0.1", "::1", "0.0.0.0", "::"] {
@@ -179,7 +179,7 @@ fn siblings_share_the_clients() -> io::Result<()> {
     Ok(())
 }
 
-/// Later ones keep their queues.
+/// New datagrams reach only the first sockets; later sockets keep their queues.
 #[test]
 fn spread_over_the_first_sockets() -> io::Result<()> {
     for (bound, loopback) in
@@ -256,7 +256,7 @@ fn handed_over_socket_keeps_its_queue() -> io::Result<()> {
     Ok(())
 }
 
-/// Beyond the limit with CAP_NET_ADMIN.
+/// With CAP_NET_ADMIN the receive buffer may exceed the kernel's limit.
 #[test]
 fn receive_buffer_size() -> io::Result<()> {
     let options = ListenOptions::default();
