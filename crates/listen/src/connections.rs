@@ -96,10 +96,11 @@ impl Open {
         shared
     }
 
-    /// Chooses the connection to evict for a new one from this address: the connection that has
-    /// waited longest for its client, of the address with most connections. If all connections
-    /// await answers, one of an address with more than half of all is chosen. For a new connection
-    /// from such an address only a connection of its own that awaits no answer is evicted.
+    /// Chooses the connection to evict for a new one from this address. Addresses are tried by
+    /// falling number of connections; the first one with connections that wait for their clients
+    /// loses the one that has waited longest. If all connections await answers, an address with
+    /// more than half of all loses its oldest. A new connection from such an address can replace
+    /// only a waiting connection of its own address.
     fn gives_way(&mut self, newcomer: IpAddr) -> Option<(Activity, u64)> {
         let (most, greedy) = *self.by_number.last()?;
         let over_half = most > MAX_CONNECTIONS / 2;
