@@ -1,4 +1,4 @@
-//! A file system that never answers, like a network file system after the network failed.
+//! A file system that never replies, like a network file system after the network has failed.
 
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;

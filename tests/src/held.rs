@@ -5,7 +5,8 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-/// A stopped thread; it continues when this is dropped, by the thread that stopped it.
+/// A stopped thread; dropping this value on the thread that made it lets the stopped thread
+/// continue.
 #[derive(Debug)]
 pub struct Held(Pid);
 

@@ -60,7 +60,7 @@ pub struct Edns {
     pub size: u16,
     /// The upper eight bits of the rcode.
     pub rcode_high: u8,
-    /// The EDNS version; a server answers BADVERS to any but 0.
+    /// The EDNS version; a server answers BADVERS to any version other than 0.
     pub version: u8,
     /// The DO flag.
     pub dnssec_ok: bool,

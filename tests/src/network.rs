@@ -7,9 +7,9 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::isolated::run;
 
-/// Makes a namespace with a veth and a default route through the test's own: 10.`net`.0.2 and
-/// fd0`net`::2 there, .1 and ::1 here. For use within [`isolated`](crate::isolated()) alone, with a
-/// private `/run`.
+/// Makes a network namespace with a veth to the test's own and a default route over it:
+/// 10.`net`.0.2 and fd0`net`::2 in the new namespace, .1 and ::1 in the test's. For use within
+/// [`isolated`](crate::isolated()) alone, with a private `/run`.
 ///
 /// # Panics
 /// When `ip` fails.
@@ -42,7 +42,7 @@ pub fn within<T: Send + 'static>(
     })
 }
 
-/// Like [`within`], for a scope.
+/// Like [`within`], on a scoped thread.
 pub fn within_scope<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     namespace: Option<&'static str>,

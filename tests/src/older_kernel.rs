@@ -13,7 +13,7 @@ use crate::server::Options;
 
 /// A library preloaded into a program that changes its requests to nftables: a feature that the
 /// older kernel lacks is requested in a form that this kernel does not know either. So each refusal
-/// is the kernel's own.
+/// is by the real kernel.
 #[derive(Debug)]
 pub struct OlderKernel {
     library: PathBuf,
@@ -48,7 +48,7 @@ impl OlderKernel {
         Some(Self { library, lacks })
     }
 
-    /// The environment variables that give a program this kernel.
+    /// The environment variables that make a program run as on the older kernel.
     pub fn variables(&self) -> [(&'static str, String); 2] {
         [("LD_PRELOAD", self.library.to_string_lossy().into_owned()), ("LACKS", self.lacks.to_owned())]
     }

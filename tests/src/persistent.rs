@@ -13,7 +13,7 @@ use crate::ask::Ask;
 use crate::clock::now;
 use crate::message::Message;
 
-/// The results of such a client.
+/// The results of a [`Persistent`] client.
 #[derive(Debug, Clone, Default)]
 pub struct PersistentCounts {
     /// Queries, each counted once even if repeated.
@@ -137,7 +137,7 @@ impl Client {
         let framed: Vec<u8> = framed.collect();
         let sent = self.open.as_mut().map(|open| open.stream.write_all(&framed));
         match sent {
-            // The end arrived before; it is read below.
+            // The server has already ended the connection; the end is read below.
             Some(Err(error)) if error.kind() != ErrorKind::BrokenPipe => {
                 self.give_up(&format!("write: {error}"))
             }

@@ -50,12 +50,12 @@ impl Pod {
         Self { unshare, pid, log, _root: root }
     }
 
-    /// Its output.
+    /// The output of the program so far.
     pub fn log(&self) -> String {
         lock(&self.log).clone()
     }
 
-    /// Waits until its output contains `part`.
+    /// Waits until the output contains `part`.
     ///
     /// # Panics
     /// When it does not in time.
@@ -65,7 +65,7 @@ impl Pod {
         });
     }
 
-    /// Its network sockets: UDP and TCP, netlink, and named unix sockets.
+    /// Returns the process's network sockets: UDP and TCP, netlink, and named unix sockets.
     ///
     /// # Panics
     /// When it does not run.
@@ -98,7 +98,7 @@ impl Pod {
         self.ended()
     }
 
-    /// Kills it.
+    /// Kills the process with SIGKILL.
     ///
     /// # Panics
     /// When it does not end.
@@ -107,7 +107,7 @@ impl Pod {
         self.ended();
     }
 
-    /// Waits for its end and returns the exit code.
+    /// Waits for the process to end and returns the exit code.
     ///
     /// # Panics
     /// When it does not end.

@@ -8,8 +8,8 @@ use seccompiler::{
     apply_filter,
 };
 
-/// Runs `work`, and all programs that it starts, without netlink to netfilter: for them the kernel
-/// has no nftables.
+/// Runs `work`, and all programs that it starts, without access to netfilter over netlink, as on a
+/// kernel without nftables.
 ///
 /// # Panics
 /// When `work` does, and where the kernel has no seccomp.

@@ -68,23 +68,23 @@ impl Options {
         Self { through, ..self }
     }
 
-    /// The control group that it starts in; groups of different kinds can be combined.
+    /// The control group that the server starts in; groups of different kinds can be combined.
     pub fn within(mut self, group: &Cgroup) -> Self {
         self.doors.push(group.door());
         self
     }
 
-    /// Limits the number of its open files.
+    /// Limits the number of the server's open files.
     pub fn files(self, most: u32) -> Self {
         Self { files: Some(format!("-n {most}")), ..self }
     }
 
-    /// Lowers the soft limit of its open files; the hard limit stays that of this process.
+    /// Lowers the soft limit of open files; the hard limit stays that of this process.
     pub fn files_at_first(self, soft: u32) -> Self {
         Self { files: Some(format!("-S -n {soft}")), ..self }
     }
 
-    /// Another process reads its standard output, which [`Server::signal_reader`] can stop.
+    /// Pipes standard output to another process, which [`Server::signal_reader`] can stop.
     pub fn reader(self) -> Self {
         Self { reader: true, ..self }
     }
@@ -95,12 +95,12 @@ impl Options {
         Self { inherits, ..self }
     }
 
-    /// Omits `-conf`: the Corefile is elsewhere.
+    /// Omits `-conf`: the program finds a Corefile, or none, by its other options.
     pub fn without_corefile(self) -> Self {
         Self { without_corefile: true, ..self }
     }
 
-    /// Its working directory; default is the directory of the Corefile.
+    /// The working directory; default is the directory of the Corefile.
     pub fn cwd(self, cwd: &Path) -> Self {
         Self { cwd: Some(cwd.to_owned()), ..self }
     }

@@ -115,7 +115,8 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Like getaddrinfo, but by c-ares alone: its own sockets, its own parser of resolv.conf.
+/// A program like the one with getaddrinfo, but with c-ares's own sockets and parser of
+/// resolv.conf.
 const C_ARES: &str = r#"
 #include <ares.h>
 #include <arpa/inet.h>

@@ -68,7 +68,7 @@ impl Write for Stream {
 }
 
 impl Connection {
-    /// Connects; `timeout` applies to this and to every later read.
+    /// Connects; `timeout` applies to the connect and to every later read.
     ///
     /// # Errors
     /// The socket's.

@@ -23,12 +23,12 @@ pub struct Transports {
 }
 
 impl Transports {
-    /// On a fresh address.
+    /// Reserves a fresh address.
     pub fn fresh() -> Self {
         Self::new((fresh_ip(), port()).into(), port() + 1)
     }
 
-    /// On this address.
+    /// Uses this address, with the TLS endpoint on `tls_port`.
     pub fn new(at: SocketAddr, tls_port: u16) -> Self {
         let (files, authority) = (tempdir(), Authority::new());
         authority.certify(files.path(), HOST);

@@ -3,8 +3,8 @@
 use kubernetes_api::decode::{Encoding, Event, Framing, Malformed, Reader, status};
 use kubernetes_api::{Kind, Object, PodWatch, WatchConfig};
 
-/// A list or a watch is parsed or refused, and the result does not depend on the sizes of the
-/// pieces. The first byte selects kind, encoding and shape.
+/// Checks that a list or a watch is parsed or refused, and that the result does not depend on the
+/// sizes of the pieces. The first byte selects kind, encoding and shape.
 pub fn kubernetes_api(octets: &[u8]) {
     let Some((first, octets)) = octets.split_first() else { return };
     let kind = Kind::ALL[usize::from(first & 7) % Kind::ALL.len()];

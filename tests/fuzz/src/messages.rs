@@ -8,8 +8,8 @@ use wire::{
     Answer, Class, Flags, HEADER, Owner, Query, RType, Rcode, Reply, Section, Verdict, ZoneRequest, accept,
 };
 
-/// Any packet is dropped, refused with a reply within limits, or passed with its question
-/// unchanged.
+/// Checks that any packet is dropped, refused with a reply within limits, or passed with its
+/// question unchanged.
 pub fn packet_gate(packet: &[u8]) {
     let mut out = Vec::new();
     match accept(packet) {
@@ -47,8 +47,8 @@ pub fn packet_gate(packet: &[u8]) {
     }
 }
 
-/// hickory-proto and this parser agree on messages that both read; what hickory-proto reads as a
-/// plain query is not refused as malformed.
+/// Checks that hickory-proto and this parser agree on messages that both read, and that what
+/// hickory-proto reads as a plain query is not refused as malformed.
 pub fn differential(packet: &[u8]) {
     let Ok(theirs) = Message::from_vec(packet) else { return };
     let gate = accept(packet);
@@ -78,7 +78,7 @@ pub fn differential(packet: &[u8]) {
         }
         Verdict::Refuse(_) | Verdict::Drop => {}
     }
-    // The same bytes as an upstream's reply to their own question.
+    // Parses the same bytes as an upstream's reply to the question that they contain.
     let (Some(question), true) = (own_question(packet), packet[2] & 0x80 != 0) else { return };
     let mut answer = Answer::default();
     if answer.read(packet, question).is_err() || theirs.queries.len() != 1 {
@@ -96,7 +96,7 @@ pub fn differential(packet: &[u8]) {
     }
 }
 
-/// An upstream's reply is read whole or refused, and fits the clients' limits.
+/// Checks that an upstream's reply is read whole or refused, and fits the clients' limits.
 pub fn upstream_reply(octets: &[u8]) {
     let (packet, reply) = query_and_reply(octets);
     let query = passed(&packet);
@@ -131,7 +131,7 @@ pub fn upstream_reply(octets: &[u8]) {
     }
 }
 
-/// Decoded records are written behind another question, as many as fit.
+/// Writes decoded records behind another question, as many as fit.
 fn merged(query: &Query<'_>, reply: &[u8]) {
     let counts = [6, 8, 10].map(|at| u16::from_be_bytes([reply[at], reply[at + 1]]));
     let mut body = Vec::new();
@@ -146,7 +146,7 @@ fn merged(query: &Query<'_>, reply: &[u8]) {
     }
 }
 
-/// The cache returns whole answers, with TTLs counted down, no longer than allowed.
+/// Checks that the cache returns whole answers, with TTLs counted down, no longer than allowed.
 pub fn cache_entry(octets: &[u8]) {
     let (packet, reply) = query_and_reply(octets);
     let query = passed(&packet);
@@ -197,8 +197,8 @@ fn seen(query: &Query<'_>, lookup: impl FnOnce(&mut Reply<'_>) -> CacheResult) -
     (!matches!(found, CacheResult::Miss | CacheResult::Verify { .. })).then_some(ttls)
 }
 
-/// A query of ours, selected by the first byte, and the rest as its reply with the question
-/// corrected, without which hardly any input would pass.
+/// Returns one of the fixed queries, selected by the first byte, and the rest of the input as its
+/// reply. The reply's question is corrected, as hardly any input would pass otherwise.
 fn query_and_reply(octets: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (&choice, rest) = octets.split_first().unwrap_or((&0, &[]));
     let (name, rtype): (&[u8], u8) = [

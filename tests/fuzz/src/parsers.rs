@@ -7,7 +7,7 @@ use server::corefile_source::{Origin, ValidatedConfig};
 use wire::{Answer, CompressingWriter, Name, RType, Section};
 use zonetext::Reader;
 
-/// A Corefile is read and interpreted, or refused with position and reason.
+/// Checks that a Corefile is read and interpreted, or refused with position and reason.
 ///
 /// Inputs that would open other files are skipped: imports, and arguments that are paths.
 pub fn corefile(text: &[u8]) {
@@ -31,7 +31,8 @@ pub fn corefile(text: &[u8]) {
     }
 }
 
-/// A hosts file is read line by line; stored entries answer, and every answer is in the text.
+/// Checks that a hosts file is read line by line, and that stored entries answer only with what the
+/// text contains.
 pub fn hosts_file(text: &[u8]) {
     if text.len() > MAX_TEXT {
         return;

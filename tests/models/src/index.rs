@@ -14,7 +14,8 @@ pub struct Index {
     known: KindSet,
 }
 
-/// Its number is written word by word after its creation, and only the table orders that.
+/// An entry with a number that is written word by word after creation; only the table orders the
+/// writes.
 #[derive(Clone)]
 struct Entry {
     name: usize,
@@ -36,12 +37,13 @@ impl Entry {
 }
 
 impl Index {
-    /// With this many buckets, a power of two; a name's is its number modulo that.
+    /// Creates an index with this many buckets, a power of two; a name's bucket is the name modulo
+    /// that.
     pub fn new(buckets: usize) -> Self {
         Self { entries: CowMap::new(buckets), known: KindSet::none() }
     }
 
-    /// A worker's lookup.
+    /// Looks up a name as a worker does.
     pub fn find(&self, name: usize) -> Option<usize> {
         self.entries.of(name as u64).find(|entry| entry.name == name).map(Entry::number)
     }

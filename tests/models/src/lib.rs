@@ -54,7 +54,7 @@ impl Waker {
     /// A waker without a pending wake-up.
     ///
     /// # Errors
-    /// None; the kernel's has some.
+    /// None here; creating a kernel descriptor can fail.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self { pending: wake_flag::WakeFlag::new(), eventfd: AtomicUsize::new(0) })
     }
@@ -75,12 +75,13 @@ impl Waker {
 
     /// Whether epoll would return.
     pub fn is_readable(&self) -> bool {
-        // Not a load, which may see an older value; epoll does not.
+        // A read-modify-write sees the latest value, as epoll does; a plain load may see an older
+        // one.
         self.eventfd.fetch_add(0, Ordering::Relaxed) > 0
     }
 }
 
-/// Runs `steps` in every order of three preemptions.
+/// Runs `steps` in every order with at most three preemptions.
 ///
 /// # Panics
 /// If `steps` panics in any of them.

@@ -6,12 +6,13 @@ use crate::seqlock_table::{SeqlockTable, SlotContent};
 pub struct Entries(SeqlockTable<2>);
 
 impl Entries {
-    /// With this many cells, a power of two.
+    /// Creates a table with this many cells, a power of two.
     pub fn new(cells: usize) -> Self {
         Self(SeqlockTable::new(cells))
     }
 
-    /// A worker's lookup: misses an entry that is being written, or that did not fit.
+    /// Looks up a name as a worker does: misses an entry that is being written, or that did not
+    /// fit.
     pub fn find(&self, name: u32) -> Option<[u64; 2]> {
         let found = self.0.find(0, |head| head == name, |_| true);
         found.map(|SlotContent { words, .. }| words)

@@ -75,7 +75,7 @@ fn readers_do_not_wait() {
 #[test]
 fn miss_in_complete_list_is_final() {
     explore(|| {
-        // Each in a bucket of its own.
+        // Each name has a bucket of its own.
         let index = Arc::new(Index::new(4));
         let listing = {
             let index = index.clone();
@@ -85,7 +85,7 @@ fn miss_in_complete_list_is_final() {
                 index.list_is_whole();
             })
         };
-        // As an answer does: completeness is read before the lookup.
+        // In the order of a real answer: completeness is read before the lookup.
         let is_known = index.is_known();
         let found = [FIRST, SECOND].map(|name| index.find(name));
         assert!(!is_known || found == [Some(10), Some(20)], "{found:?}");

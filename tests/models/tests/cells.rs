@@ -9,7 +9,7 @@ use models::seqlock::Entries;
 const FIRST: u32 = 1;
 const SECOND: u32 = 2;
 
-/// One cell, so that a new entry takes the place of the old one.
+/// Returns entries with a single cell, so that a new entry takes the place of the old one.
 fn filled() -> Arc<Entries> {
     let entries = Arc::new(Entries::new(1));
     entries.set(FIRST, Some(10));

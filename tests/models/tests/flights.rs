@@ -33,8 +33,8 @@ impl World {
         })
     }
 
-    /// Whether the flight is this worker's; otherwise the task is sent to its
-    /// owner.
+    /// Claims the flight for this worker: true if the claim succeeds; otherwise sends the task to
+    /// the flight's owner.
     fn ask(&self, worker: usize) -> bool {
         match self.flights.claim(KEY, worker) {
             Some(other) => {
@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    /// The flight is over, and all its waiters are answered.
+    /// Ends the flight and answers all its waiters.
     fn finish(&self, worker: usize, waiters: usize) {
         self.flights.release(KEY, worker);
         self.answered.fetch_add(waiters, Ordering::Relaxed);
@@ -95,7 +95,7 @@ fn equal_misses_are_answered_once() {
 fn late_task_takes_no_claim() {
     explore(|| {
         let world = World::new();
-        // The first worker has it in flight, and a task of the second one waits there.
+        // The first worker has the query in flight, and a task of the second worker waits there.
         assert!(world.ask(0) && !world.ask(1));
         let first = thread::spawn({
             let world = world.clone();
@@ -104,7 +104,7 @@ fn late_task_takes_no_claim() {
                 world.read_letters(0);
             }
         });
-        // Meanwhile the second one gets the query again.
+        // Meanwhile the second worker receives the query again.
         if world.ask(1) {
             assert_eq!(world.flights.claim(KEY, NO_WORKER), Some(1), "the claim is gone");
             world.finish(1, 1);
@@ -121,7 +121,7 @@ fn restarted_worker_leaves_no_claim() {
         assert!(world.ask(0));
         let lost = thread::spawn({
             let world = world.clone();
-            // Its own query is lost with the loop; its tasks are not.
+            // The worker's own query is lost with its loop; its tasks are not.
             move || {
                 world.flights.release_all(0);
                 world.read_letters(0);
@@ -131,7 +131,7 @@ fn restarted_worker_leaves_no_claim() {
             world.finish(1, 1);
         }
         lost.join().unwrap();
-        // The worker that restarted has nothing in flight, whatever tasks it did not read.
+        // The restarted worker has nothing in flight, whatever tasks it did not read.
         assert!(world.ask(1), "a claim of lost flights is left");
         world.finish(1, 1);
         world.end(2);

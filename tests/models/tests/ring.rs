@@ -6,7 +6,8 @@ use loom::thread;
 use models::explore;
 use models::ring::{Consumer, of_words};
 
-/// Each is a word of length and one or two of text; some do not fit beside each other.
+/// Each line takes one word for its length and one or two for its text; some pairs do not fit
+/// together.
 const LINES: [&[u8]; 3] = [b"one\n", b"number two\n", b"three\n"];
 
 /// The numbers of the lines in `text`.
@@ -43,7 +44,8 @@ fn no_line_after_abandoned_and_empty() {
     explore(|| {
         let (pushing, mut consumer, _dropped) = start();
         let mut text = Vec::new();
-        // As the writer does: drains, checks, and drops the ring if both hold.
+        // In the order of the log writer: drains, checks both conditions, and drops the ring if
+        // both hold.
         consumer.drain(&mut text, usize::MAX);
         let over = consumer.is_abandoned() && consumer.is_empty();
         let before = text.len();

@@ -55,7 +55,7 @@ fn tasks_are_read_once_in_order() {
         let mut turn = || {
             let woken = inbox.waker().is_readable();
             if woken {
-                // One at a time: a remaining task must have a wake-up of its own.
+                // Takes one task at a time: a remaining task must have a wake-up of its own.
                 inbox.take(&mut taken, 1);
             }
             woken
@@ -65,7 +65,7 @@ fn tasks_are_read_once_in_order() {
         for writer in writers {
             writer.join().unwrap();
         }
-        // One for each task at most, and one without any.
+        // At most one wake-up for each task, and one without a task.
         assert!((0..4).any(|_| !turn()), "wake-ups without tasks");
         let of = |writer: i32| taken.iter().copied().filter(move |task| task / 10 == writer);
         assert!(of(1).eq([10, 11]) && of(2).eq([20]), "{taken:?}");

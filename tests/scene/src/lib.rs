@@ -45,12 +45,13 @@ impl Scene {
         Self::build(corefile).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A configuration with one more middleware in its first block, the outermost.
+    /// Builds a configuration with one more middleware in its first block, the outermost.
     pub fn with_step(corefile: &str, step: Arc<dyn MiddlewareSpec>) -> Self {
         Self::with_steps(corefile, vec![step])
     }
 
-    /// A configuration with this middleware above that of its first block, outermost first.
+    /// Builds a configuration with these middlewares above those of its first block, outermost
+    /// first.
     pub fn with_steps(corefile: &str, steps: Vec<Arc<dyn MiddlewareSpec>>) -> Self {
         let mut scene = Self::new(corefile);
         let more = |spec: &mut Spec| {
@@ -64,7 +65,7 @@ impl Scene {
         scene
     }
 
-    /// The same, or the first line of its error.
+    /// Like [`Self::new`], but returns the first line of the error where the Corefile is invalid.
     ///
     /// # Errors
     /// The configuration cannot be built.
@@ -107,7 +108,7 @@ impl Scene {
         &self.configuration.endpoints[&at.parse::<Endpoint>().unwrap()]
     }
 
-    /// Context of a client's query to a listen address.
+    /// Returns the context of a client's query to a listen address.
     pub fn context<'b>(&self, at: &str, client: &'b Peer) -> QueryContext<'b> {
         QueryContext::new(self.now, client, at.parse().unwrap(), self.proto, 0)
     }
@@ -174,7 +175,7 @@ impl Scene {
     }
 }
 
-/// Reads a Corefile; or the first line of its error.
+/// Reads a Corefile; returns the first line of the error if it is invalid.
 ///
 /// # Errors
 /// The Corefile is invalid.
@@ -204,7 +205,7 @@ pub enum Sent {
     Nothing,
     /// The reply, its bytes, its outcome, and the names of refreshes.
     Reply(Box<(Message, Vec<u8>, serve::Outcome, Vec<String>)>),
-    /// An upstream must be asked: the client's patience, and the names of refreshes.
+    /// The query must be sent to an upstream: the client's patience, and the names of refreshes.
     Ask(Option<Duration>, Vec<String>),
 }
 

@@ -34,12 +34,12 @@ impl Request {
         self.parameters.get(name).map_or("", String::as_str)
     }
 
-    /// Whether it is a watch.
+    /// Whether the request is a watch.
     pub fn is_watch(&self) -> bool {
         self.parameter("watch") == "true"
     }
 
-    /// Whether it is a watch that begins with a list.
+    /// Whether the request is a watch that begins with a list.
     pub fn is_watch_list(&self) -> bool {
         self.parameter("sendInitialEvents") == "true"
     }
@@ -107,25 +107,26 @@ impl Reply {
         self.part(Part::Dribble(octets))
     }
 
-    /// Then sends the bytes that the test supplies.
+    /// Adds the bytes that the test supplies later to the reply.
     #[must_use]
     pub fn live(self, parts: Receiver<Vec<u8>>) -> Self {
         self.part(Part::Live(parts))
     }
 
-    /// Then sends nothing, and keeps the connection open.
+    /// Ends the reply's data, but keeps the connection open.
     #[must_use]
     pub fn stall(self) -> Self {
         self.part(Part::Stall)
     }
 
-    /// Then ends the connection in the middle of the reply.
+    /// Ends the connection at this point, in the middle of the reply.
     #[must_use]
     pub fn cut(self) -> Self {
         self.part(Part::Cut)
     }
 
-    /// Then closes the sending direction in the middle of the reply, and keeps the other open.
+    /// Closes the sending direction at this point, in the middle of the reply, but not the
+    /// receiving one.
     #[must_use]
     pub fn half_close(self) -> Self {
         self.part(Part::HalfClose)
@@ -139,7 +140,7 @@ impl Reply {
 
 type Script = dyn Fn(&Request) -> Reply + Send + Sync;
 
-/// The API; dropping it ends it and its connections.
+/// A running scripted API; dropping it stops it and ends its connections.
 pub struct Api {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -162,8 +163,8 @@ impl Api {
         Self::start_at((crate::fresh_ip(), 0).into(), script)
     }
 
-    /// Like [`Self::start`], over TLS: it presents a certificate of this authority, and requires
-    /// one of it from each client.
+    /// Like [`Self::start`], over TLS: the API presents a certificate of `authority` and requires a
+    /// client certificate of the same authority.
     ///
     /// # Panics
     /// When it cannot listen.
@@ -176,7 +177,7 @@ impl Api {
         Self::listen((ip, 0).into(), Some(tls), Box::new(script))
     }
 
-    /// Like [`Self::start`], on the address of an earlier one.
+    /// Like [`Self::start`], on the address of an API that has ended.
     ///
     /// # Panics
     /// When the address is in use.

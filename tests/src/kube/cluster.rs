@@ -24,8 +24,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts it; `None` where its programs are not built (`tests/kube/build`) or a tool is
-    /// missing.
+    /// Starts the API; returns `None` where its programs are not built (`tests/kube/build`) or a
+    /// tool is missing.
     ///
     /// # Panics
     /// When it does not start, or where `LOCALDNS_TESTS_REQUIRE` names the missing program.
@@ -62,7 +62,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// Starts the processes that do not run, with the objects stored before.
+    /// Starts the processes that are not running; the objects stored earlier are kept.
     ///
     /// # Panics
     /// When it does not start.

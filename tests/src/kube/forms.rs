@@ -47,7 +47,7 @@ impl Form {
         match self {
             Self::Json => {
                 let mut object = object.clone();
-                // Go clients look up the kind by both.
+                // Go clients look up the object's type by both `kind` and `apiVersion`.
                 if object["kind"].is_null() {
                     (object["kind"], object["apiVersion"]) = (kind.into(), group_version(kind).into());
                 }

@@ -24,7 +24,7 @@ pub const PODS: &str = "/api/v1/pods";
 pub const IMPORTS: &str = "/apis/multicluster.x-k8s.io/v1alpha1/serviceimports";
 
 const PATHS: [&str; 5] = [SERVICES, SLICES, NAMESPACES, PODS, IMPORTS];
-/// The resource version of the initial list; its objects have lower ones.
+/// The resource version of the initial list; its objects have lower versions.
 const FIRST_VERSION: usize = 100;
 
 /// The path of an object's kind, and the object.
@@ -77,7 +77,7 @@ impl ScriptedCluster {
         Self { api: Api::start_tls(authority, move |request| of.reply(request)), shared }
     }
 
-    /// Serves requests again.
+    /// Ends [`Self::fail`]: serves requests again.
     pub fn recover(&self) {
         self.shared.is_away.store(false, Ordering::Release);
     }
@@ -92,7 +92,7 @@ impl ScriptedCluster {
         self.shared.ignores_fields.store(true, Ordering::Release);
     }
 
-    /// Ends all connections, loses the events until it serves again, and answers 503.
+    /// Ends all connections, loses the events until [`Self::recover`], and answers 503.
     pub fn fail(&self) {
         self.shared.is_away.store(true, Ordering::Release);
         *lock(&self.shared.forgotten) = PATHS.to_vec();
@@ -118,7 +118,7 @@ impl ScriptedCluster {
             all.push(object.clone());
         }
         for (request, watch) in lock(&self.shared.watches).iter().filter(|(of, _)| of.path == path) {
-            // To a watch with selectors that no longer match, the object is deleted.
+            // A watch with selectors that no longer match the object gets a `DELETED` event.
             let event = if self.shared.selects(request, &object) { event } else { "DELETED" };
             // Fails for a watch that has ended.
             let _ = watch.send(form(path).event(event, kind(path), &object));

@@ -288,7 +288,7 @@ impl PartialOrd for Task {
     }
 }
 
-/// Reversed: the heap returns its greatest, which is the earliest.
+/// The order is reversed: the heap returns its greatest task, which is the earliest.
 impl Ord for Task {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.at.cmp(&self.at)
