@@ -95,7 +95,7 @@ impl Options {
         Self { inherits, ..self }
     }
 
-    /// Omits `-conf`: the program finds a Corefile, or none, by its other options.
+    /// Omits `-conf`; the program looks for a Corefile by itself.
     pub fn without_corefile(self) -> Self {
         Self { without_corefile: true, ..self }
     }

@@ -84,7 +84,8 @@ fn hosts_entries_win_over_upstream() {
     });
 }
 
-/// Names resolve, and new entries count even if queried before.
+/// Names resolve with an empty hosts file, and new entries are served even for names queried
+/// before.
 #[test]
 fn cold_start_with_empty_hosts_file() {
     isolated(|| {
@@ -106,7 +107,7 @@ fn cold_start_with_empty_hosts_file() {
     });
 }
 
-/// They are maintained though the Corefile does not mention it.
+/// The critical names of the environment are maintained although the Corefile does not name them.
 #[test]
 fn critical_names_of_the_environment() {
     isolated(|| {
@@ -150,7 +151,7 @@ fn critical_names_of_the_environment() {
     });
 }
 
-/// Names of a search path are answered without an upstream query.
+/// The templates answer names of a search path without an upstream query.
 #[test]
 fn templates_stop_search_path_leaks() {
     isolated(|| {
@@ -195,7 +196,7 @@ fn nsid_names_the_listener() {
     });
 }
 
-/// One listener has the metrics of every block.
+/// The metrics at one listener cover every server block.
 #[test]
 fn metrics_cover_every_block() {
     isolated(|| {

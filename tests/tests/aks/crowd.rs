@@ -37,7 +37,7 @@ fn unread_answers_of_60_kilobytes() {
     isolated(|| in_little_memory(&pipelined("wide-60000.example")));
 }
 
-/// The messages never arrive.
+/// Announced lengths of messages that never arrive take no memory.
 #[test]
 fn announced_lengths_take_no_memory() {
     let _turn = turn();
@@ -57,7 +57,7 @@ fn unfinished_messages_take_little_memory() {
     });
 }
 
-/// Others are answered beside clients that never read.
+/// Other clients are answered beside clients that never read.
 #[test]
 fn others_beside_unread_answers() {
     let _turn = turn();
@@ -67,28 +67,28 @@ fn others_beside_unread_answers() {
     });
 }
 
-/// Others are answered beside half-sent messages.
+/// Other clients are answered beside half-sent messages.
 #[test]
 fn others_beside_half_sent_messages() {
     let _turn = turn();
     isolated(|| others_are_served(crowd(1, 1_024, &[0, 200, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]), 1));
 }
 
-/// Others are answered beside half-sent messages of many addresses.
+/// Other clients are answered beside half-sent messages of many addresses.
 #[test]
 fn others_beside_many_half_sent_messages() {
     let _turn = turn();
     isolated(|| others_are_served(crowd(16, 64, &[0, 200, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]), 1));
 }
 
-/// Others are answered beside two thousand idle clients.
+/// Other clients are answered beside two thousand idle clients.
 #[test]
 fn others_beside_two_thousand_idle() {
     let _turn = turn();
     isolated(|| others_are_served(crowd(1, 2_000, &[]), 1));
 }
 
-/// Others are answered beside queries at a silent upstream.
+/// Other clients are answered beside queries that wait for a silent upstream.
 #[test]
 fn others_beside_hanging_queries() {
     // An address that waits for answers on more than half of all connections may be evicted, too.
@@ -159,7 +159,7 @@ fn in_little_memory(octets: &[u8]) {
     udp.finish(Duration::from_secs(2)).assert_clean();
     let closed = crowd.closed();
     drop(crowd);
-    // Up to 8 MiB of buffers, and some memory that allocators keep.
+    // The server may keep up to 8 MiB of buffers, and allocators keep some memory.
     let calm = before + (16 << 10);
     let mut after = 0;
     let back = (0..500).any(|_| {

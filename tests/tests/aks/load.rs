@@ -57,7 +57,7 @@ fn took(line: &str) -> Option<f64> {
     line.rsplit_once(' ')?.1.strip_suffix('s')?.parse().ok()
 }
 
-/// They fit the memory of production.
+/// A million unique misses fit the memory of production.
 #[test]
 #[ignore = "takes minutes: a million misses under the memory limit of production"]
 fn a_million_unique_misses() {
@@ -71,8 +71,8 @@ fn unique_misses_fit_the_memory() {
     isolated(|| misses_in_little_memory(50_000));
 }
 
-/// `misses` new names within 128 MiB, while a thousand other queries wait for silent upstreams:
-/// every query is answered, and hits at once.
+/// Sends `misses` new names to a server with 128 MiB, while a thousand other queries wait for
+/// silent upstreams: every query is answered, and hits at once.
 fn misses_in_little_memory(misses: usize) {
     let group = Cgroup::memory(128 << 20);
     let mut options = Options::default().cwd(Path::new("/"));
@@ -97,7 +97,7 @@ fn misses_in_little_memory(misses: usize) {
         false => answer_all(asked, 1),
     });
     node.cluster.answer_by(silent());
-    // Each fails after 4.8 s.
+    // Each waiting query fails after 4.8 s.
     let waiting = || {
         hung.lock()
             .expect(UNHARMED)
@@ -107,8 +107,8 @@ fn misses_in_little_memory(misses: usize) {
     };
     let hang = |zone| move |n| Ask::new(&format!("hang{n}.{zone}"), "A");
     let servfail = |_, message: &Message| message.rcode() == 2;
-    // For 4.8 s each: about 400 over UDP, which with the misses stay below `max_concurrent`, and
-    // 750 over TCP.
+    // Each query waits for 4.8 s: about 400 over UDP, which with the misses stay below
+    // `max_concurrent`, and 750 over TCP.
     let hanging = [("example", 80), ("cluster.local", 160)]
         .map(|(zone, rate)| Stream::start(at(NODE), rate, hang(zone), servfail));
     let hits = Stream::start(at(NODE), 100, hit, right_hit);

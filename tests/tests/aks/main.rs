@@ -62,7 +62,7 @@ impl Node {
     }
 }
 
-/// An address for every name, except in `test.` and for other types.
+/// Answers every A query outside of `test.` with an address that ends with `last`.
 fn answer_all(asked: &Asked, last: u8) -> Action {
     match asked.rtype {
         _ if asked.name.ends_with(".test.") => Action::nxdomain(SOA),

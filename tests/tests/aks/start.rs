@@ -6,7 +6,7 @@ use tests::{add_address, ask, assert_contains, binary, eventually, fixtures, htt
 
 use super::{LISTENERS, NODE, Node, PODS, at};
 
-/// They print as the image's test reads them.
+/// `-version` and `-plugins` print what the image's test reads.
 #[test]
 fn version_and_plugins_of_the_image() {
     let version = run(&binary().to_string_lossy(), &["--version"]);
@@ -107,14 +107,14 @@ fn the_node_local_corefile_is_served() {
     });
 }
 
-/// SIGTERM is exit status 0, and the next start works after a kill.
+/// SIGTERM ends the server with exit status 0, and the next start works after a kill.
 #[test]
 fn exit_by_sigterm_and_by_kill() {
     isolated(|| {
         for _ in 0..5 {
             let node = Node::start("");
             assert_eq!(ask(at(NODE), "bing.com", "A").status(), "NOERROR");
-            // Dropping it kills it without cleanup.
+            // Dropping the node kills the server without cleanup.
             drop(node);
         }
         let mut node = Node::start("");

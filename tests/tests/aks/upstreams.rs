@@ -25,7 +25,8 @@ fn each_listener_has_its_upstream() {
                 assert_eq!(query.of(at(ip)).short(), [answer], "{name} at {ip}");
             }
             let asked = [node.vnet.asked_for(&dotted(name)), node.cluster.asked_for(&dotted(name))].concat();
-            // With force_tcp always TCP; with prefer_udp UDP, even for clients over TCP.
+            // With force_tcp the upstream is always queried over TCP; with prefer_udp over UDP,
+            // even for clients over TCP.
             assert!(asked.iter().all(|asked| asked.transport == transport), "{name} at {ip}: {asked:?}");
         }
         assert_eq!(node.vnet.count("bing.com."), 1, "the second client is served from the cache");

@@ -16,8 +16,8 @@ use crate::cluster::SEARCH;
 use crate::coredns::CoreDns;
 use crate::rows::plugins;
 
-/// Which server accepts a block: `both`, `none`, `coredns` or `localdns`; its directives; where the
-/// servers differ, the words of docs/differences.md that describe it.
+/// Which server accepts a block (`both`, `none`, `coredns` or `localdns`), its directives, and,
+/// where the servers differ, the words of docs/differences.md that describe the difference.
 type Row = (&'static str, &'static str, &'static str);
 
 fn rows() -> Vec<Row> {

@@ -16,13 +16,13 @@ use crate::run::Case;
 
 /// One intended difference.
 pub(crate) struct Allowed {
-    /// Its name in reports.
+    /// The difference's name in reports.
     pub(crate) name: &'static str,
-    /// The words of docs/differences.md that describe it.
+    /// The words of docs/differences.md that describe the difference.
     pub(crate) stands: &'static str,
     /// Whether both servers count such a query in the same metrics.
     pub(crate) counted_alike: bool,
-    /// Whether a difference is this one.
+    /// Whether a difference between two replies is this intended one.
     matches: fn(&Case<'_>, &Difference) -> bool,
 }
 
@@ -50,7 +50,7 @@ impl UseCounts {
     }
 }
 
-/// The intended difference that matches.
+/// Returns the intended difference that matches.
 pub(crate) fn find(case: &Case<'_>, difference: &Difference) -> Option<&'static Allowed> {
     all().find(|allowed| (allowed.matches)(case, difference))
 }
@@ -79,7 +79,7 @@ const ALLOWED: &[Allowed] = &[
         stands: "| names |",
         counted_alike: true,
         matches: |case, difference| {
-            // A name behind one that may not be compressed (DNAME) keeps the upstream's case.
+            // A name after one that may not be compressed (a DNAME's) keeps the upstream's case.
             let mut both = names(ours(case)).zip(names(theirs(case)));
             let is_other = difference.what == "question case"
                 && !difference.theirs.eq_ignore_ascii_case(&difference.ours);
@@ -273,7 +273,7 @@ const ALLOWED: &[Allowed] = &[
                 && case.text().contains("hosts ")
                 && (is_about_block(difference)
                     || difference.what.ends_with(" ttl")
-                    // A failure passes no rule of `header`.
+                    // A failure does not pass through the rules of `header`.
                     || (difference.what == "flag rd"
                         && matches!(ours(case).rcode(), 2 | 5)
                         && case.text().contains("response clear rd")))
@@ -411,12 +411,12 @@ const ALLOWED: &[Allowed] = &[
     },
 ];
 
-/// Whether the difference is in a reply's records or their completeness.
+/// Whether the replies differ in their records or in TC.
 fn is_content(difference: &Difference) -> bool {
     matches!(difference.what, "answer" | "authority" | "additional" | "flag tc")
 }
 
-/// Everything that may differ where another block or plugin answers.
+/// Whether the difference may be due to an answer from another block or plugin.
 fn is_about_block(difference: &Difference) -> bool {
     is_content(difference)
         || matches!(difference.what, "rcode" | "flag aa" | "flag ra" | "opt options" | "flag ad")

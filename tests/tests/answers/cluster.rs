@@ -13,8 +13,8 @@ use crate::corefiles::{block, with_metrics};
 use crate::exchange::Query;
 use crate::run::Setup;
 
-/// Corefiles from production and from CoreDNS's documentation, and one for each property, for a
-/// cluster with every kind of object.
+/// Returns Corefiles from production and from CoreDNS's documentation, and one for each property,
+/// for a cluster with every kind of object.
 pub(crate) fn fixed() -> Vec<Setup> {
     let kubeadm = fixtures::KUBEADM
         .replace(".:53 {", ".:@PORT@ {\n    bind @IP@")
@@ -115,8 +115,8 @@ pub(crate) const SEARCHED: &[&str] = &[
 ];
 
 /// The server blocks in CoreDNS's documentation of `kubernetes`, `autopath` and `transfer`, with
-/// the test's API, upstreams, networks, namespaces and listen address. Of `transfer` only those
-/// that refuse; `transferred` compares the transfers.
+/// the test's API, upstreams, networks, namespaces and listen address. Only blocks that refuse
+/// transfers are here for `transfer`; `transferred` compares the transfers.
 const PAGES: &[&str] = &[
     "10.96.0.0/17:@PORT@ cluster.local:@PORT@ {\nbind @IP@\nkubernetes {\nendpoint @API@\npods verified\n}\n}\n",
     "cluster.local:@PORT@ {\nbind @IP@\nkubernetes cluster.local {\nendpoint @API@\nnamespaces t1 t2\n}\n}\n",
@@ -162,7 +162,7 @@ pub(crate) fn pod(namespace: &str, name: &str, addresses: &[&str]) -> Object {
     (PODS, json!({"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": status}))
 }
 
-/// The pod while it is being deleted.
+/// Returns the pod in the state of being deleted.
 pub(crate) fn to_go((path, mut pod): Object) -> Object {
     pod["metadata"]["deletionTimestamp"] = "2026-11-23T13:42:25Z".into();
     (path, pod)
@@ -237,7 +237,7 @@ fn kinds() -> Vec<Object> {
         service("t1", "extnodata", &none, external("nodata.target.test")),
         service("t1", "extin", &none, external("web.t2.svc.cluster.local")),
         service("t1", "extip", &none, external("192.0.2.7")),
-        // Aliases whose targets exist only without a search list's first domain.
+        // Aliases with targets that exist only without the first domain of a search list.
         service("t1", "extbelow", &none, external("a.far.test.t1.svc.cluster.local")),
         service("t1", "extfirst", &none, external("a.far.test.first.test")),
         slice(

@@ -70,10 +70,10 @@ impl CoreDns {
         server
     }
 
-    /// `None` where CoreDNS refuses this Corefile; else its log while it served.
+    /// Returns `None` if CoreDNS refuses this Corefile; otherwise its log while it served.
     ///
     /// # Panics
-    /// When it does neither for 30 s.
+    /// When CoreDNS neither serves nor ends within 30 s.
     pub(crate) fn serves_this(program: &Path, corefile: &str) -> Option<String> {
         let mut server = Self::spawn(program, corefile);
         server.serves().then(|| server.log())
@@ -96,7 +96,7 @@ impl CoreDns {
         Self { child, directory }
     }
 
-    /// Waits until it serves, or ends; true if it serves.
+    /// Waits until CoreDNS serves or ends; true if it serves.
     fn serves(&mut self) -> bool {
         eventually("CoreDNS to serve or to end", Duration::from_secs(30), || {
             let ended = self.child.try_wait().expect("a child can be asked").is_some();
@@ -110,7 +110,7 @@ impl CoreDns {
         signal(self.child.id(), "USR1");
     }
 
-    /// Its log.
+    /// Returns CoreDNS's log.
     pub(crate) fn log(&self) -> String {
         let octets = std::fs::read(self.directory.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&octets).into_owned()

@@ -7,8 +7,9 @@ use crate::exchange::Query;
 use crate::rows::plugins;
 use crate::run::Setup;
 
-/// Corefiles from production, with this machine's addresses. kubeadm's is without `kubernetes`,
-/// which other tests compare with a cluster, and without `loadbalance`, as its order is random.
+/// Returns Corefiles from production, with this machine's addresses. kubeadm's is without
+/// `kubernetes`, which other tests compare with a cluster, and without `loadbalance`, which has a
+/// random order.
 pub(crate) fn world() -> Vec<Setup> {
     let aks = fixtures::AKS.replace("168.63.129.16", "@UP@").replace("10.0.0.10", "@UP2@");
     let aks = aks.replace("169.254.10.10", "@IP@").replace("169.254.10.11", "@IP2@");
@@ -50,7 +51,8 @@ pub(crate) fn properties() -> Vec<Setup> {
             full("example.org"),
         ),
     ];
-    // Metrics of the cache in a block without `prometheus` are on the other block's page.
+    // Metrics of the cache in a block without `prometheus` are exposed by the block with
+    // `prometheus`.
     setups.push(Setup {
         name: "cache beside prometheus".to_owned(),
         text: ".:@PORT@ {\nbind @IP@\nprometheus @IP@:9153\nforward . @UP@\n}\nexample.org:@PORT@ {\nbind @IP@\ncache\nforward . @UP@\n}\n".to_owned(),
@@ -70,7 +72,8 @@ pub(crate) fn properties() -> Vec<Setup> {
         let queries = full(".").into_iter().filter(|query| query.what != "oversize 4097").collect();
         setups.push(counted(tls, text, queries));
     }
-    // Rules that do not change the target: it is looked up, as the upstream returns only the alias.
+    // Rules that do not change the target of an alias: the target is looked up, as the upstream
+    // returns only the alias.
     for rule in ["regex (.*) {1}", "suffix . ."] {
         let directives = format!("rewrite cname {rule}\nforward . @UP@");
         let names = ["dangling.x", "dangling.case", "a.x", "nx.x"];

@@ -113,7 +113,8 @@ fn messages(theirs: &Message, ours: &Message, ports: [u16; 2], found: &mut Diffe
     }
 }
 
-/// Compares the sets of records, then the order, TTLs and owner case of common ones.
+/// Compares the sets of records of a section, then the order, TTLs and owner case of common
+/// records.
 fn section(
     what: [&'static str; 4],
     theirs: &[Record],
@@ -161,14 +162,14 @@ fn section(
     found.check(what[3], owners(&theirs), owners(&ours));
 }
 
-/// A record without TTL and in lower case.
+/// Returns a record as text, without TTL and in lower case.
 fn key(record: &Record, port: u16) -> String {
     let mut data = record.data.clone();
     if record.rtype == 33 {
         data = data.replace(&format!(" {port} "), " PORT ");
     }
-    // The serial of a cluster's zone or of a `k8s_external` zone is the time of the server's last
-    // change.
+    // The serial of a cluster's zone or of a `k8s_external` zone is the time of the last change
+    // that the server received.
     if record.rtype == 6 && ["ns.dns.", "ns1."].iter().any(|server| data.starts_with(server)) {
         let serial = |(at, word)| if at == 2 { "SERIAL" } else { word };
         data = data.split(' ').enumerate().map(serial).collect::<Vec<_>>().join(" ");

@@ -13,9 +13,10 @@ use crate::coredns::CoreDns;
 type Row = (&'static str, &'static [(&'static str, &'static str)], Expected);
 
 enum Expected {
-    /// The lines of both.
+    /// The lines that both servers log.
     Same(&'static [&'static str]),
-    /// CoreDNS's lines, localdns's lines, and the words of docs/differences.md that describe it.
+    /// CoreDNS's lines, localdns's lines, and the words of docs/differences.md that describe the
+    /// difference.
     Otherwise(&'static [&'static str], &'static [&'static str], &'static str),
 }
 

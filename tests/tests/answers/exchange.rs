@@ -18,9 +18,9 @@ pub(crate) struct Query {
     pub(crate) tcp: bool,
     /// The index of the listen address.
     pub(crate) listener: usize,
-    /// Whether silence is the likely result: the timeout is short.
+    /// Whether the servers are expected to send no reply: the timeout is short.
     pub(crate) quiet: bool,
-    /// The server block that it is for, if there are many.
+    /// The server block that the query is for, if the Corefile has many.
     pub(crate) block: Option<Arc<str>>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Seen {
     pub(crate) port: u16,
 }
 
-/// Sends the query to both servers and waits for the replies; over TLS if there is a client for it.
+/// Sends the query to both servers and waits for the replies; over TLS if `tls` is set.
 pub(crate) fn ask_both(query: &Query, servers: [SocketAddr; 2], tls: Option<&TlsClient>) -> [Seen; 2] {
     match query.tcp || tls.is_some() {
         true => servers.map(|server| over_stream(query, server, tls)),
@@ -41,7 +41,7 @@ pub(crate) fn ask_both(query: &Query, servers: [SocketAddr; 2], tls: Option<&Tls
     }
 }
 
-/// Uses one port, so that both servers see the same client.
+/// Sends the query over UDP from one port, so that both servers see the same client.
 fn over_udp(query: &Query, servers: [SocketAddr; 2]) -> [Seen; 2] {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a client socket can be made");
     let port = socket.local_addr().expect("a bound socket has an address").port();

@@ -17,7 +17,7 @@ use crate::random_numbers::Dice;
 /// A line with its probability.
 #[derive(Debug)]
 pub(crate) struct Item {
-    /// Drawn `.0` times out of `.1`.
+    /// The probability: `.0` in `.1`.
     chance: (u64, u64),
     /// Minimum and maximum repetitions, if drawn.
     times: (u64, u64),

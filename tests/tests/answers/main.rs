@@ -73,7 +73,7 @@ fn clusters_answer_alike() {
     compare("clusters_answer_alike", &cluster::fixed());
 }
 
-/// A ready plugin stays so until another configuration serves.
+/// A plugin that was ready stays ready until another configuration serves.
 #[test]
 fn readiness_stays_as_in_coredns() {
     let test = "readiness_stays_as_in_coredns";
@@ -98,7 +98,8 @@ fn clusters() -> u64 {
     number("ANSWERS_CLUSTERS").unwrap_or(3)
 }
 
-/// Clusters 0 to `count`; `ANSWERS_SEED` sets the seed, and `ANSWERS_BLOCK` selects a single one.
+/// Returns clusters 0 to `count`; `ANSWERS_SEED` sets the seed, `ANSWERS_BLOCK` selects one
+/// cluster.
 fn random_clusters(count: u64) -> Vec<Setup> {
     let seed = number("ANSWERS_SEED").unwrap_or(SEED);
     println!("ANSWERS_SEED={seed}; one cluster alone: ANSWERS_BLOCK=n");
@@ -115,7 +116,7 @@ fn zones_are_sent_alike() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Zones of servers are transferred as in CoreDNS.
+/// Zones of name servers are transferred as in CoreDNS.
 #[test]
 fn zones_are_transferred_alike() {
     isolated(|| {
@@ -145,8 +146,8 @@ fn random_blocks_answer_alike() {
     compare("random_blocks_answer_alike", &random_setups(number("ANSWERS_BLOCKS").unwrap_or(100)));
 }
 
-/// Blocks 0 to `count`, 50 per Corefile; `ANSWERS_SEED` sets the seed, and `ANSWERS_BLOCK` selects
-/// a single one.
+/// Returns blocks 0 to `count`, 50 per Corefile; `ANSWERS_SEED` sets the seed, and `ANSWERS_BLOCK`
+/// selects a single block.
 fn random_setups(count: u64) -> Vec<Setup> {
     let seed = number("ANSWERS_SEED").unwrap_or(SEED);
     println!("ANSWERS_SEED={seed}; one block alone: ANSWERS_BLOCK=n");
@@ -196,7 +197,7 @@ fn errors_are_reported_alike() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Accepted and refused as in CoreDNS.
+/// Both servers accept and refuse the same server blocks.
 #[test]
 fn server_blocks_are_accepted_alike() {
     let Some(program) = CoreDns::find("server_blocks_are_accepted_alike") else { return };
@@ -221,7 +222,7 @@ fn every_plugin_has_corefile_rows() {
     assert!(without.is_empty(), "coredns.txt of {without:?} has no rows [corefile]");
 }
 
-/// A section that is emptied by mistake compares nothing.
+/// Each section of the plugins' files has rows: an empty section would compare nothing.
 #[test]
 fn sections_of_plugins_have_rows() {
     for (section, plugins) in [
@@ -342,7 +343,7 @@ fn once_at_most(queries: usize) -> usize {
     queries.div_ceil(QUERIES_FOR_ONE)
 }
 
-/// One difference in a thousand queries may not occur again.
+/// One difference in a thousand queries is permitted to be missing in the second run.
 #[test]
 fn rare_differences_may_vanish() {
     for (queries, most) in [(1, 1), (1_000, 1), (1_001, 2), (30_000, 30)] {

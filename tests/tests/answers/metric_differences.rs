@@ -6,15 +6,15 @@ use crate::run::{Case, Setup};
 
 /// One intended difference of metrics.
 pub(crate) struct AllowedMove {
-    /// Its name in reports.
+    /// The difference's name in reports.
     pub(crate) name: &'static str,
-    /// The words of docs/differences.md that describe it.
+    /// The words of docs/differences.md that describe the difference.
     pub(crate) stands: &'static str,
-    /// Whether a difference is this one.
+    /// Whether a difference in metrics is this intended one.
     matches: fn(&Setup, &Moved) -> bool,
 }
 
-/// The name of the intended difference that matches.
+/// Returns the name of the intended difference that matches.
 pub(crate) fn find(setup: &Setup, moved: &Moved) -> Option<&'static str> {
     MOVED.iter().find(|allowed| (allowed.matches)(setup, moved)).map(|allowed| allowed.name)
 }

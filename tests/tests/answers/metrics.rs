@@ -29,8 +29,8 @@ pub(crate) struct Moved {
     pub(crate) ours: f64,
 }
 
-/// The current series of both servers, without the label `to`: the choice of an upstream may be
-/// random.
+/// Returns the current series of both servers, without the label `to`, as the choice of an upstream
+/// may be random.
 fn scrape(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
     ips.map(|ips| {
         // With 200 zones the page is long, and the machine may be busy.
@@ -58,7 +58,7 @@ fn scrape(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
     })
 }
 
-/// The series of both servers, once two scrapes are equal: all earlier queries are counted.
+/// Returns the series of both servers once two scrapes are equal: all earlier queries are counted.
 pub(crate) fn settled(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
     let mut last = scrape(ips, port);
     eventually("metrics that stand still", Duration::from_secs(60), || {
@@ -68,8 +68,8 @@ pub(crate) fn settled(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
     })
 }
 
-/// The series that `counts` selects with different changes since `before`. A query is counted only
-/// after its reply is sent, so this waits up to 3 s for equality.
+/// Returns the selected series that changed differently in both servers since `before`. A query is
+/// counted only after its reply is sent, so this waits up to 3 s for equality.
 pub(crate) fn moved(
     before: &[Series; 2],
     ips: [[Ipv4Addr; 2]; 2],
@@ -103,7 +103,7 @@ pub(crate) fn moved(
 /// When a server does not receive a change.
 pub(crate) fn of_clusters(program: &Path) -> Vec<String> {
     let cluster = ScriptedCluster::start(cluster::objects(), false);
-    // client-go measures only lists, not watches that begin with one.
+    // client-go measures only lists, not watches that begin with a list.
     cluster.lists();
     let ips = [fresh_ip(), fresh_ip()];
     let [theirs, ours] = ips.map(|ip| {
@@ -164,7 +164,8 @@ static COMPARED: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     all
 });
 
-/// Metrics that a plugin's file excludes though its documentation does not name them.
+/// Returns metrics that a plugin's file excludes although the plugin's documentation does not name
+/// them.
 pub(crate) fn left_out_in_vain() -> Vec<String> {
     let mut all = Vec::new();
     for plugin in plugins() {

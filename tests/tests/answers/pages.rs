@@ -82,7 +82,7 @@ const ACL: &[(&str, &str, bool)] = &[
 const PLAIN: &[&str] =
     &["a.x", "cname.x", "nx.x", "nodata.x", "servfail.x", "extra.x", "referral.x", "aa.x", "host.example"];
 
-/// Each directive and property in the blocks of that documentation is covered here.
+/// Each directive and property in the blocks of CoreDNS's documentation is covered here.
 #[test]
 fn coredns_documentation_is_covered() {
     let test = "coredns_documentation_is_covered";

@@ -210,7 +210,7 @@ impl Drawn {
         self.names.push(format!("{last}.0.17.172.in-addr.arpa"));
         self.names.push(format!("{last}{}.7.1.0.0.0.0.d.f.ip6.arpa", ".0".repeat(23)));
         if self.dice.one_in(2) {
-            // With the search domain that the client's resolver adds.
+            // Also queries the name with the search domain that the client's resolver appends.
             let short = service.trim_end_matches(".svc.cluster.local");
             self.names.push(format!("{short}.t1.svc.cluster.local"));
             self.names.push(format!("{short}.svc.cluster.local.t1.svc.cluster.local"));

@@ -77,12 +77,13 @@ fn late() -> serde_json::Value {
     serde_json::json!({"clusterIP": "10.96.9.9", "clusterIPs": ["10.96.9.9"]})
 }
 
-/// `None` while the port is closed, as during a reload of CoreDNS.
+/// Returns the status and body of /ready; `None` while the port is closed, as during a reload of
+/// CoreDNS.
 fn readiness(ip: Ipv4Addr) -> Option<(u16, String)> {
     http_get((ip, 8181).into(), "/ready").ok()
 }
 
-/// Waits for this status, and a body that begins with `text`; localdns appends the reason.
+/// Waits for this status and a body that begins with `text`; localdns appends the reason.
 fn until(ip: Ipv4Addr, status: u16, text: &str) {
     eventually(&format!("{status} {text}"), PATIENCE, || {
         readiness(ip).filter(|(found, body)| *found == status && body.starts_with(text)).map(drop)

@@ -190,8 +190,8 @@ fn judge(
     counted_alike
 }
 
-/// Whether the difference is only the order: that of `loadbalance`, which shuffles addresses and
-/// mail exchangers except a preferred one, or that of a cluster's objects.
+/// Whether the difference is only in the order, which is random for `loadbalance` (except a
+/// preferred address) and undefined for a cluster's objects.
 fn is_chance(case: &Case<'_>, difference: &Difference) -> bool {
     let text = case.text();
     let order = |message: &Message| {

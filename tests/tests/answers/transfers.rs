@@ -156,8 +156,8 @@ impl Sent {
                     report("IXFR", format!("{}: {sent:?} and not {expected:?}", server.0));
                 }
             }
-            // To a client with a newer serial localdns sends the SOA alone; CoreDNS does so for
-            // `k8s_external` only.
+            // A client with a newer serial receives the SOA alone from localdns; CoreDNS does the
+            // same for `k8s_external` only.
             let newer = transfer(from[1].0, None, zone, Some(serials[1].wrapping_add(1_000)));
             if newer.as_ref().map(Vec::len) != Ok(1) {
                 report("IXFR", format!("with a newer serial: {newer:?}"));
@@ -275,8 +275,8 @@ fn compare(theirs: &[Record], ours: &[Record], zone: &str, shown: &[String]) -> 
     found
 }
 
-/// A record as text, without the cluster's label in endpoints of imports, and with a TTL for name
-/// servers' addresses.
+/// Returns a record as text, without the cluster's label in endpoints of imports, and with a fixed
+/// TTL for addresses of name servers.
 fn plain(record: &Record, sent: &[Record], zone: &str) -> String {
     let ns = sent.iter().find(|ns| ns.rtype == NS && ns.data == record.name);
     let ttl = ns.filter(|_| record.ttl == 0).map_or(record.ttl, |ns| ns.ttl);
@@ -319,8 +319,8 @@ fn is_theirs_alone(record: &Record, ours: &[Record], zone: &str, shown: &[String
     }
 }
 
-/// Whether localdns sends this record with another weight. A record of localdns that CoreDNS lacks
-/// is a difference all the same.
+/// Whether localdns sends this record with another weight. A record that only localdns sends is
+/// still reported as a difference.
 fn has_but_for_weight(ours: &[Record], record: &Record) -> bool {
     let parts = |record: &Record| {
         let parts: Vec<String> = record.data.split(' ').map(str::to_ascii_lowercase).collect();
@@ -332,8 +332,8 @@ fn has_but_for_weight(ours: &[Record], record: &Record) -> bool {
     })
 }
 
-/// Whether localdns alone sends a record, as described there: CoreDNS sends one SRV record of each
-/// name.
+/// Whether localdns alone sends a record, as described in docs/differences.md: CoreDNS sends one
+/// SRV record for each name.
 fn is_ours_alone(record: &Record, theirs: &[Record], zone: &str) -> bool {
     let is_there = |other: &Record| other.rtype == SRV && other.name.eq_ignore_ascii_case(&record.name);
     zone == OUTSIDE && record.rtype == SRV && theirs.iter().any(is_there)

@@ -78,8 +78,8 @@ fn wall_clock_use_is_limited() {
         "crates/refresh/src/io/mod.rs",
         // The age of the file that it reads.
         "plugins/src/hosts/mod.rs",
-        // The time of a change of endpoints is another machine's, and serials are made from the
-        // time.
+        // The time of an endpoint's change is from another machine's clock, and serials are made
+        // from the time.
         "plugins/src/kubernetes/cluster.rs",
     ];
     let metadata = metadata();
@@ -104,8 +104,8 @@ fn wall_clock_use_is_limited() {
     }
 }
 
-/// A plugin is a folder, a row of the table and a `mod` line: code shared by two plugins is in
-/// neither.
+/// A plugin is a folder, a row of the table and a `mod` line: no plugin contains code that another
+/// plugin uses.
 #[test]
 fn plugins_are_separate_and_complete() {
     let plugins = repository().join("plugins/src");
@@ -292,7 +292,8 @@ fn modules(sources: &Path) -> Vec<(Vec<String>, String)> {
     modules
 }
 
-/// The modules directly below `folder` that each of them imports, directly or through others.
+/// Returns the modules directly below `folder` that each of its modules imports, directly or
+/// indirectly.
 fn reach(modules: &[(Vec<String>, String)], folder: &[String]) -> BTreeMap<String, BTreeSet<String>> {
     let mut reach: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     // A name imported in the parent module is resolved to its module.
@@ -378,8 +379,8 @@ fn sources_in(directory: &Path) -> Vec<PathBuf> {
     files.into_iter().chain(directories.iter().flat_map(|directory| sources_in(directory))).collect()
 }
 
-/// The workspace's crates that each crate imports outside of tests, as ARCHITECTURE.md draws it:
-/// `crate, crate -> crate, crate; ...`.
+/// Returns the workspace's crates that each crate imports outside of tests, as ARCHITECTURE.md
+/// lists them: `crate, crate -> crate, crate; ...`.
 fn drawn() -> BTreeMap<String, BTreeSet<String>> {
     let text = std::fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("it is there");
     let block = text.split("\n## Crates\n").nth(1).and_then(|section| section.split("```").nth(1));

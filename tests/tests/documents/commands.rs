@@ -27,7 +27,7 @@ fn corefiles_in_documents_can_be_served() {
     assert!(count > 2, "{count} Corefiles in the documents");
 }
 
-/// They print what the documents show.
+/// Commands in documents that need no server print what the documents show.
 #[test]
 fn documented_commands_without_a_server() {
     let shell = Shell::new();

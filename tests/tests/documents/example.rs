@@ -6,7 +6,7 @@ use tests::{Action, Options, Says, Server, Upstream, ask, eventually, fresh_ip, 
 
 use super::{PATIENCE, read};
 
-/// It answers from hosts, queries its upstream and counts both.
+/// The example Corefile answers from hosts, queries its upstream and counts both kinds of answers.
 #[test]
 fn example_corefile_is_served() {
     let upstream =

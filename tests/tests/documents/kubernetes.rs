@@ -14,7 +14,7 @@ const COREDNS: (&str, &str) = ("deployment", "coredns");
 const COREDNS_REPLICAS: &str = "2";
 const NAMESPACE: &str = "kube-system";
 
-/// Files, objects and values.
+/// The files, objects and values that commands of kubectl and helm name exist.
 #[test]
 fn kubectl_and_helm_arguments_exist() {
     let (mut kubectl, mut helm) = (0, 0);
@@ -44,7 +44,7 @@ fn kubectl_and_helm_arguments_exist() {
     assert!(kubectl >= 9 && helm >= 4, "{kubectl} lines of kubectl, {helm} of helm");
 }
 
-/// The way back removes what the way there added.
+/// The steps back to CoreDNS remove what the steps of the migration added.
 #[test]
 fn migration_steps_match_in_reverse() {
     let blocks = fenced(&read("README.md"), "sh").concat();
@@ -164,7 +164,7 @@ fn is_kubectl(words: &[&str]) -> Result<(), String> {
 
 #[derive(Clone, Debug)]
 struct Object {
-    /// In lower case.
+    /// The kind in lower case.
     kind: String,
     name: String,
     namespace: Option<String>,

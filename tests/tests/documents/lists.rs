@@ -32,7 +32,7 @@ fn links_in_documents_lead_somewhere() {
     }
 }
 
-/// A newcomer can read README.md in five minutes, and the others before a change.
+/// README.md can be read in five minutes, and the other first documents before a change.
 #[test]
 fn first_documents_are_short() {
     for (document, most) in [("README.md", 150), ("ARCHITECTURE.md", 150), ("CONTRIBUTING.md", 100)] {
@@ -89,7 +89,7 @@ fn documented_code_names_exist() {
     assert!(count > 20, "{count}");
 }
 
-/// Each flag with its default value and its environment variable.
+/// Each flag of `node run` is listed with its default value and its environment variable.
 #[test]
 fn node_run_flags_are_listed() {
     let output = localdns(&["node", "run", "-h"]).output().expect("it runs");
@@ -122,8 +122,8 @@ fn node_run_flags_are_listed() {
     assert!(count > 15, "{help}");
 }
 
-/// Old results mislead, except those that the changelog cites. A run is named by its day, and by
-/// its kind unless it is the comparison.
+/// Only the current results of benchmarks, and those that the changelog cites, are kept. A run is
+/// named by its day, and by its kind unless it is the comparison.
 #[test]
 fn benchmark_runs_are_current() {
     let runs = fs::read_dir(root().join("benches/runs")).expect("there are runs");
@@ -138,7 +138,7 @@ fn benchmark_runs_are_current() {
     }
 }
 
-/// Every day has this length.
+/// Stands for any day: all have this length.
 const DAY: &str = "2026-11-25";
 
 #[test]

@@ -54,7 +54,7 @@ fn monitored_metrics_exist() {
     }
 }
 
-/// Everything that decides whether a node is healthy.
+/// The dashboard shows every metric that decides whether a node is healthy.
 #[test]
 fn dashboard_shows_every_health_metric() {
     let shown: BTreeSet<String> =
@@ -190,7 +190,7 @@ fn dashboard_shares_without_some_metrics() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// They have titles and do not overlap.
+/// The dashboard's panels have titles and do not overlap.
 #[test]
 fn dashboard_panels_are_laid_out() {
     let dashboard = dashboard();

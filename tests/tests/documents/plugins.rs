@@ -209,7 +209,7 @@ fn every_example_starts_and_answers() {
     }
 }
 
-/// Each of them alone is read.
+/// Each property of an example is read without the other properties.
 #[test]
 fn properties_of_examples_stand_alone() {
     let directory = certified();

@@ -36,7 +36,7 @@ fn node_unit_differs_by_command() {
     is_as_it_should_be("localdns-node", &rows);
 }
 
-/// It installs the fallback and may do nothing else.
+/// The unit of `node up` has only the privileges to install the fallback.
 #[test]
 fn node_up_unit_privileges() {
     let rows = [

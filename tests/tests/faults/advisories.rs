@@ -35,7 +35,7 @@ fn cure53_dns_01_003_and_tob_cdns_8() {
     assert_eq!(dns.ask("bank.example").short(), ["192.0.2.1"]);
 }
 
-/// They stall no other client.
+/// Silent TCP clients stall no other client.
 #[test]
 fn cve_2017_15133_silent_tcp_clients() {
     steadily(|| {
@@ -74,7 +74,7 @@ fn cve_2019_19794_unpredictable_ids() {
     assert!((60..140).contains(&high), "{high} of 200 in the upper half");
 }
 
-/// The true reply is still accepted.
+/// The true reply is still accepted after a forged one.
 #[test]
 fn cve_2023_28452_forged_reply() {
     let upstream = Upstream::start(fresh_ip(), |asked| {
@@ -103,7 +103,7 @@ fn cve_2023_30464_equal_queries() {
     assert!(upstream.count("same.example.") <= 2, "{} ids to guess", upstream.count("same.example."));
 }
 
-/// Queries that differ in subnet, DO and CD are few as well.
+/// Queries that differ in client subnet, DO and CD are limited in number as well.
 #[test]
 fn cve_2023_30464_differing_queries() {
     const LASTS: Duration = Duration::from_secs(1);
@@ -129,7 +129,7 @@ fn cve_2023_30464_differing_queries() {
     assert!((1..=24).contains(&most), "{most} ids to guess at a time");
 }
 
-/// An answer with CD is for those that set CD.
+/// An answer to a query with CD is returned only to queries with CD.
 #[test]
 fn cve_2024_0874_checking_disabled() {
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.flags & 0x0010 != 0 {
@@ -141,7 +141,7 @@ fn cve_2024_0874_checking_disabled() {
     assert_eq!(dns.ask("x.example").status(), "SERVFAIL", "not from the bogus answer");
 }
 
-/// Queries like the probe for loops end nothing.
+/// Queries that look like the probe for loops do not end the server.
 #[test]
 fn cve_2026_26018_loop_probes() {
     let upstream = Upstream::start(fresh_ip(), good);
@@ -225,7 +225,7 @@ fn compression_bombs_are_refused() {
     });
 }
 
-/// They hold up no other client.
+/// Slow clients that send single bytes are closed and delay no other client.
 #[test]
 fn slow_loris_clients_are_closed() {
     steadily(|| {
@@ -251,7 +251,7 @@ fn slow_loris_clients_are_closed() {
     });
 }
 
-/// The start of the message is refused, the rest discarded.
+/// The start of a message above the limit is answered with an error, the rest discarded.
 #[test]
 fn tcp_message_above_the_limit() {
     const NOERROR: u16 = 0;
@@ -275,7 +275,7 @@ fn tcp_message_above_the_limit() {
     }
 }
 
-/// They are read and refused, and memory does not grow.
+/// Messages of 64 KiB are read and refused, and memory does not grow.
 #[test]
 fn messages_of_64_kib() {
     let dns = Dns::start("whoami");

@@ -306,8 +306,8 @@ fn is_of_pods_that_go(case: &Case<'_>, name: &str) -> bool {
     !goes.is_empty() && !goes.contains(&false)
 }
 
-/// Whether this is the reverse name of a load balancer's address that is not written in its
-/// canonical form.
+/// Whether `name` is the reverse name of a load balancer's address that the object does not write
+/// in canonical form.
 fn is_written_otherwise(case: &Case<'_>, name: &str) -> bool {
     let services = case.setup.objects.iter().filter(|(path, _)| *path == SERVICES);
     let ingress = services.flat_map(|(_, service)| service["status"]["loadBalancer"]["ingress"].as_array());

@@ -22,11 +22,11 @@ pub(super) fn fixed() -> Vec<Setup> {
             let (mut objects, mut names) = (objects(), names());
             if of_cluster.contains("multicluster") {
                 objects.extend(imported());
-                // CoreDNS forms an endpoint's name with an empty label for it and sends nothing.
+                // CoreDNS forms a name with an empty label for this endpoint and sends nothing.
                 names.retain(|name| !name.ends_with("8.7.6.5.ip6.arpa"));
             }
             let name = format!("CoreDNS's own: {of_cluster}; {around}");
-            // Where the cluster's own zone is a cluster set's, it contains no names of services.
+            // A cluster zone that is also a cluster set's zone contains no names of services.
             let later = if of_cluster.contains("multicluster cluster.local") { Vec::new() } else { later() };
             Setup { later, ..setup(&name, block(&text), objects, names) }
         })
@@ -90,7 +90,7 @@ fn objects() -> Vec<Object> {
         service("testns", "rev", &none, at(&["192.168.1.100"], &http)),
         service("testns", "rev6", &none, at(&["None"], &http)),
         of_pods("headless-1", &["172.17.3.1", "172.17.3.2"], "headless-1-6b9d", &http),
-        // Longer than a label may be: the endpoint is named by its address.
+        // The pod's name exceeds the length of a label: the endpoint is named by its address.
         of_pods("headless-2", &["172.17.3.3"], &"headless-2".repeat(7), &http),
         slice(
             "testns",
