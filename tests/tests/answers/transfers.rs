@@ -275,8 +275,8 @@ fn compare(theirs: &[Record], ours: &[Record], zone: &str, shown: &[String]) -> 
     found
 }
 
-/// Returns a record as text, without the cluster's label in endpoints of imports, and with a fixed
-/// TTL for addresses of name servers.
+/// Returns a record as text, without the cluster's label in endpoints of imports; a name server's
+/// address with TTL 0 gets the TTL of its NS record.
 fn plain(record: &Record, sent: &[Record], zone: &str) -> String {
     let ns = sent.iter().find(|ns| ns.rtype == NS && ns.data == record.name);
     let ttl = ns.filter(|_| record.ttl == 0).map_or(record.ttl, |ns| ns.ttl);

@@ -62,7 +62,7 @@ fn longest_idle_connection_is_closed() {
     }
 }
 
-/// If there are too many and none is idle, the new connection is closed at once.
+/// If there are too many connections and none is idle, the new connection is closed at once.
 #[test]
 fn new_connection_is_closed_without_idle() {
     // The connections stay busy only until the upstream's timeout.

@@ -12,20 +12,20 @@ use tests::{
 
 use super::good;
 
-/// Three times too many queries.
+/// Three times the server's capacity in queries leaves most cache hits answered.
 #[test]
 fn overload_keeps_most_hits() {
     steadily(|| overload(Duration::from_secs(5)));
 }
 
-/// Three times too many queries.
+/// Half a minute of three times the server's capacity leaves most cache hits answered.
 #[test]
 #[ignore = "takes half a minute"]
 fn overload_for_half_a_minute() {
     steadily(|| overload(Duration::from_secs(30)));
 }
 
-/// The one client that asks for them takes nothing from others.
+/// A client that queries thousands of silent names takes nothing from other clients.
 #[test]
 fn thousands_of_silent_names() {
     // Limits per worker, per stanza, on connections and on the bytes of options: the kernel may
@@ -83,13 +83,13 @@ fn refused_name_is_retried_for_others() {
     assert_eq!(ask(at, &refused, "A").short(), ["192.0.2.1"]);
 }
 
-/// Others are answered meanwhile, though steps look at the answer.
+/// Other clients are answered while hundreds wait for an answer that plugins process.
 #[test]
 fn hundreds_wait_for_a_stepped_answer() {
     others_are_answered_beside_a_crowd("loadbalance", 400);
 }
 
-/// Others are answered meanwhile.
+/// Other clients are answered while thousands wait for one answer.
 #[test]
 fn thousands_wait_for_one_answer() {
     others_are_answered_beside_a_crowd("", 12_000);

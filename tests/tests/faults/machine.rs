@@ -13,7 +13,7 @@ use tests::{
 
 use super::good;
 
-/// Enough are left for hits and misses.
+/// Clients that use every descriptor leave enough for hits and misses.
 #[test]
 fn clients_that_use_every_descriptor() {
     let upstream = Upstream::start(fresh_ip(), good);
@@ -62,7 +62,7 @@ fn open_files_limit_is_raised() {
     assert_eq!(soft, hard, "{line}");
 }
 
-/// It is reported before the server serves and costs nothing later.
+/// A full disk is reported before the server serves and has no later effect.
 #[test]
 fn full_disk_at_start_and_after() {
     isolated(|| {
@@ -153,7 +153,7 @@ fn interface_goes_and_returns() {
     });
 }
 
-/// Each one that the kernel drops.
+/// Each datagram that the kernel drops is counted.
 #[test]
 fn dropped_datagrams_are_counted() {
     let ip = fresh_ip();
@@ -198,7 +198,7 @@ fn kernel_drops(at: SocketAddr) -> u32 {
     drops.unwrap_or_else(|| panic!("no socket listens at {at}:\n{table}"))
 }
 
-/// The queries that waited are answered.
+/// Queries that waited during ten seconds of standstill are answered.
 #[test]
 fn ten_seconds_of_standstill() {
     steadily(|| {

@@ -14,7 +14,7 @@ const CLIENTS: usize = 64;
 /// Queries of each client.
 const QUERIES: u16 = 32;
 
-/// Cached ones, queried over UDP.
+/// Large cached answers, queried over UDP, leave no memory in use.
 #[test]
 fn large_answers_leave_no_memory() {
     let text = format!("large.example. 300 IN TXT \"{}\"\n", "x".repeat(240));

@@ -46,7 +46,7 @@ fn slow_scrapers_delay_no_client() {
     });
 }
 
-/// It gets its page each time, though the connections return.
+/// A scraper gets its page each time, although idle connections are opened again and again.
 #[test]
 fn scraper_beside_idle_connections() {
     for (what, half) in [("nothing sent", ""), ("half a request sent", "GET /metrics HTTP/1.1\r\nHost:")] {

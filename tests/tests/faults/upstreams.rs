@@ -121,7 +121,7 @@ fn refusing_upstreams_are_passed_over() {
     }
 }
 
-/// The client gets its truncated reply.
+/// The client gets the truncated reply of an upstream without TCP.
 #[test]
 fn truncating_upstream_without_tcp() {
     steadily(|| {

@@ -225,7 +225,7 @@ fn resolv_conf_is_followed() {
     });
 }
 
-/// It is looked up absolutely and not by this server.
+/// An upstream's host name is looked up as an absolute name and not by this server.
 #[test]
 fn host_name_upstream_is_absolute() {
     isolated(|| {
@@ -249,7 +249,7 @@ fn host_name_upstream_is_absolute() {
     });
 }
 
-/// It is looked up with the resolvers that the system has by then.
+/// An upstream's host name is looked up with the current resolvers of the system.
 #[test]
 fn host_name_upstream_and_new_resolvers() {
     isolated(|| {

@@ -74,7 +74,7 @@ fn served(what: &str, fault: Fault, count: usize) {
     }
 }
 
-/// No client loses DNSSEC if another upstream has it.
+/// Clients keep DNSSEC if at least one upstream has it.
 #[test]
 fn dnssec_beside_upstreams_without_edns() {
     steadily(|| {

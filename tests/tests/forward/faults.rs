@@ -53,7 +53,7 @@ fn lost_datagram_is_repeated_soon() {
     });
 }
 
-/// A third of a second at most.
+/// A silent first upstream costs at most a third of a second.
 #[test]
 fn silent_first_upstream_costs_little() {
     steadily(|| {

@@ -16,7 +16,7 @@ pub(crate) fn check(corefile: &Path) -> Output {
     output(command, Duration::from_secs(10))
 }
 
-/// Like pairs of servers that share one Corefile with both their addresses.
+/// A server's own address among its upstreams is left out, as where two servers share one Corefile.
 #[test]
 fn own_address_is_left_out() {
     isolated(|| {
@@ -53,7 +53,7 @@ fn own_address_is_left_out() {
     });
 }
 
-/// A virtual address that moves to this machine and away again.
+/// The server's own addresses are checked again as a virtual address moves here and away.
 #[test]
 fn own_addresses_are_checked_again() {
     isolated(|| {
@@ -117,7 +117,7 @@ fn only_own_addresses_fail_at_once() {
     });
 }
 
-/// The file is unchanged, but the address in it moves from this machine to another.
+/// The upstreams in an unchanged file are checked again as an address moves from this machine.
 #[test]
 fn list_of_own_addresses_is_rechecked() {
     isolated(|| {

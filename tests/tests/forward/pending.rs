@@ -10,7 +10,7 @@ use tests::{
 use super::good;
 use super::own_addresses::check;
 
-/// A list without servers is passed over and followed.
+/// A list without servers is passed over, and its later content is used.
 #[test]
 fn list_without_servers_is_passed_over() {
     if port() != 53 {
@@ -42,7 +42,8 @@ fn list_without_servers_is_passed_over() {
     assert_eq!((listed.count("y.example."), other.count("y.example.")), (1, 0));
 }
 
-/// The machine's network may start after the server.
+/// An upstream name that does not resolve yet is passed over: the network may start after the
+/// server.
 #[test]
 fn unresolved_name_is_passed_over() {
     let resolver = Upstream::start(fresh_ip(), |_| Action::rcode(2));
@@ -83,7 +84,7 @@ fn unresolved_name_is_passed_over() {
     assert_contains!(String::from_utf8_lossy(&output.stderr), "cannot resolve dns.provider.example.: ");
 }
 
-/// The cause may be a typing error or a disk that is not mounted yet.
+/// A missing list of upstreams is an error.
 #[test]
 fn missing_list_is_an_error() {
     let corefile = Dns::corefile((fresh_ip(), port()).into(), "forward . /nonexistent/resolv.conf 192.0.2.1");

@@ -35,7 +35,7 @@ fn unused_sockets_stay_in_the_store() {
             ("udp-0-53-127.0.0.1", connected),
             ("udp-1-53-127.0.0.1", bound(v4, Type::DGRAM, Protocol::ICMPV4)),
             ("tcp-53-127.0.0.1", bound(v4, Type::STREAM, Protocol::TCP)),
-            // It receives IPv4, too.
+            // This IPv6 socket receives IPv4, too.
             ("udp-0-53-__", bound(v6, Type::DGRAM, Protocol::UDP)),
             ("", Socket::new(Domain::UNIX, Type::DGRAM, None).expect("there are sockets")),
         ] {

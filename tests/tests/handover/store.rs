@@ -80,7 +80,7 @@ fn unnamed_sockets_leave_the_store() {
     });
 }
 
-/// It returns with the sockets that are left.
+/// A server restarts with the remaining sockets after an address was lost.
 #[test]
 fn address_lost_between_processes() {
     isolated(|| {

@@ -113,7 +113,7 @@ fn successor_without_its_pidfile() {
     });
 }
 
-/// The former process answers what it has in flight and pings no more.
+/// After a handover the former process answers its queries in flight and sends no more pings.
 #[test]
 fn after_a_handover() {
     isolated(|| {
@@ -139,7 +139,7 @@ fn after_a_handover() {
     });
 }
 
-/// The server's end is also its successor's.
+/// The end of the server during an upgrade also ends its successor.
 #[test]
 fn end_during_an_upgrade() {
     isolated(|| {
@@ -229,7 +229,7 @@ pub(crate) fn pid_of(server: &Server) -> u32 {
     eventually("a pidfile", PATIENCE, || fs::read_to_string(server.path("pid")).ok()?.trim().parse().ok())
 }
 
-/// It may be a zombie if no parent waits for it.
+/// Waits until the process has ended; it may be a zombie if no parent waits for it.
 fn has_ended(pid: u32) {
     eventually(&format!("the end of process {pid}"), PATIENCE, || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
@@ -237,7 +237,7 @@ fn has_ended(pid: u32) {
     });
 }
 
-/// Its environment has no variables about the previous process.
+/// Asserts that the process's environment has no variables about the previous process.
 fn speaks_for_itself(pid: u32) {
     let environment = fs::read(format!("/proc/{pid}/environ")).expect("it runs");
     for variable in environment.split(|octet| *octet == 0).map(String::from_utf8_lossy) {

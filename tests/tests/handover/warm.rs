@@ -27,7 +27,7 @@ fn asked(upstream: &Upstream) -> usize {
     upstream.asked().into_iter().skip(before).map(|asked| asked.name).collect::<BTreeSet<_>>().len()
 }
 
-/// Hot names are answered from memory.
+/// Hot names are answered from the cache after a restart and an upgrade.
 #[test]
 fn warm_cache_after_restart_and_upgrade() {
     isolated(|| {
@@ -53,7 +53,7 @@ fn warm_cache_after_restart_and_upgrade() {
     });
 }
 
-/// Hot names are answered from memory.
+/// Hot names are answered from the cache after a takeover.
 #[test]
 fn warm_cache_after_a_takeover() {
     isolated(|| {

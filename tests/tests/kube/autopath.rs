@@ -190,7 +190,7 @@ fn properties_are_obeyed() {
     );
 }
 
-/// Many pods share an address of the node, and no pod has the other: neither gets a search list.
+/// Clients at an address shared by many pods, or of no pod, get no search list.
 fn others_are_served_as_without() {
     for client in [HOST, REUSED] {
         check(

@@ -71,7 +71,7 @@ fn missing_right_is_reported_once() {
     assert_eq!(lines, 1, "{}", server.log_text());
 }
 
-/// The right is reported, and the cluster's own names are answered.
+/// A missing right for service imports is reported, and the cluster's own names are answered.
 #[test]
 fn service_imports_without_a_right() {
     const IMPORTS: &str = "/apis/multicluster.x-k8s.io/v1alpha1/serviceimports";
@@ -197,7 +197,7 @@ fn each_cause_is_reported_once() {
     assert_eq!(ready(asked).0, 200);
 }
 
-/// An API that gives another error each time.
+/// An API with a different error each time is reported four times.
 #[test]
 fn changing_errors_are_reported_four_times() {
     let api = Api::start(|request| {
@@ -213,7 +213,7 @@ fn changing_errors_are_reported_four_times() {
     assert_unknown(at);
 }
 
-/// The first one is named with its error, and the other objects are served.
+/// The first invalid object is named with its error, and the other objects are served.
 #[test]
 fn invalid_object_is_reported() {
     let api = Api::start(|request| {
@@ -254,7 +254,7 @@ fn invalid_object_is_reported() {
     assert_eq!(server.log_text().matches("are invalid and left out").count(), 1, "{}", server.log_text());
 }
 
-/// The reload does not wait for it.
+/// A reload that removes the plugin does not wait for a hanging API.
 #[test]
 fn dropped_plugin_leaves_a_hanging_api() {
     // One kind stalls before the reply's head, one in the middle of a list, one sends data without
@@ -299,7 +299,7 @@ fn dropped_plugin_leaves_a_hanging_api() {
     }
 }
 
-/// An error at the second block.
+/// One snapshot file for two clusters is an error at the second block.
 #[test]
 fn one_snapshot_file_for_two_clusters() {
     let (api, directory) = (Api::start(|request| quiet(FORM, request)), tempdir());

@@ -96,7 +96,7 @@ fn malicious_objects() -> Vec<Object> {
     all
 }
 
-/// Answers use as much of its objects as makes sense.
+/// Answers contain what is valid of an inconsistent API's objects.
 #[test]
 fn inconsistent_api() {
     let (cluster, upstream) = (ScriptedCluster::start(malicious_objects(), false), upstream());

@@ -37,7 +37,7 @@ const UNCHANGED: [(&str, &str, &str); 5] = [
 /// noise.
 const GROWTH: u64 = 512;
 
-/// They include every change and keep nothing that is deleted.
+/// Pages listed after a compaction include every change and nothing that was deleted.
 #[test]
 fn pages_after_a_compaction() {
     // On a stalled machine peak memory once grew by 528 KiB.

@@ -92,7 +92,7 @@ pub(super) fn until(at: SocketAddr, name: &str, addresses: &[&str]) {
     });
 }
 
-/// It answers a cluster's names.
+/// kubeadm's Corefile answers the cluster's names and follows changes.
 #[test]
 fn kubeadms_corefile_follows_changes() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
@@ -150,7 +150,7 @@ fn kubeadms_corefile_follows_changes() {
     drop(server);
 }
 
-/// Names deleted meanwhile are gone when it is back.
+/// The loss of the API changes no answer; names deleted meanwhile are gone when the API is back.
 #[test]
 fn lost_api_changes_no_answer() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
@@ -177,7 +177,7 @@ fn lost_api_changes_no_answer() {
     );
 }
 
-/// They fail with a reason and are not forwarded.
+/// Names queried before the first list fail with a reason and are not forwarded.
 #[test]
 fn names_before_the_first_list() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), true), upstream());
@@ -207,7 +207,7 @@ fn names_before_the_first_list() {
     );
 }
 
-/// A start waits until all is known, and no longer than `startup_timeout`.
+/// A start waits until all lists are complete, and no longer than `startup_timeout`.
 #[test]
 fn startup_timeout_is_respected() {
     const LATE: &str = "starting server with unsynced Kubernetes API";
@@ -271,7 +271,7 @@ fn kubeadms_corefile_without_a_cluster() {
     });
 }
 
-/// A template directs the alias back to itself.
+/// An alias that a template directs back to itself ends with an answer.
 #[test]
 fn template_alias_loop_ends() {
     let external = json!({"type": "ExternalName", "externalName": "river.test"});

@@ -165,7 +165,7 @@ fn real_api_by_every_request() {
     });
 }
 
-/// It filters objects and names the missing right.
+/// The real API filters objects, and the client's error names the missing right.
 #[test]
 fn real_api_selects_and_names_rights() {
     isolated(|| {

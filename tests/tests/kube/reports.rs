@@ -80,7 +80,7 @@ fn query_and_pod_metadata() {
     server.wait_for_log("[INFO] web.here.test. -/-/-/- -/- of -/-, -", PATIENCE);
 }
 
-/// They decide where a rule reads them.
+/// A rule reads the labels of the client's pod.
 #[test]
 fn labels_of_the_clients_pod() {
     let upstream = upstream();
@@ -146,7 +146,7 @@ fn localdns(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// What is known and how fresh it is.
+/// The status of each cluster shows what is known and how fresh it is.
 #[test]
 fn status_of_each_cluster() {
     let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
@@ -253,7 +253,7 @@ fn read_of<'s>(script: &'s str, variable: &str) -> BTreeSet<&'s str> {
     rest.map(|rest| rest.split(|c| !is_word(c)).next().unwrap_or_default()).collect()
 }
 
-/// Service, slice and endpoint.
+/// `explain` names service, slice and endpoint by the snapshot.
 #[test]
 fn explain_names_objects_by_the_snapshot() {
     let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());

@@ -121,7 +121,7 @@ fn lists_in_pages_without_watch_lists() {
     }
 }
 
-/// Where it was, without another list.
+/// A broken watch is resumed where it was, without another list.
 #[test]
 fn broken_watch_is_resumed() {
     for form in BOTH {
@@ -170,7 +170,7 @@ fn half_closed_reply_ends_at_once() {
     }
 }
 
-/// The connection stays open.
+/// A list that stalls on an open connection is repeated.
 #[test]
 fn stalled_list_is_repeated() {
     const FORM: Form = Form::Protobuf;
@@ -186,7 +186,7 @@ fn stalled_list_is_repeated() {
     assert_eq!(seen.store().lists[&Kind::Service], 1);
 }
 
-/// The connection stays open.
+/// A watch that stalls on an open connection is resumed.
 #[test]
 #[ignore = "takes minutes: a watch may be silent for so long"]
 fn stalled_watch_is_resumed() {
@@ -210,7 +210,7 @@ fn stalled_watch_is_resumed() {
     assert!(seen.store().lost.is_empty(), "{:?}", seen.store().lost);
 }
 
-/// What was known stays meanwhile.
+/// An expired version causes a new list; known objects stay meanwhile.
 #[test]
 fn expired_version_is_listed_again() {
     for form in BOTH {
@@ -239,7 +239,7 @@ fn expired_version_is_listed_again() {
     }
 }
 
-/// The result is the API's state.
+/// Repeated and reordered events end in the API's state.
 #[test]
 fn repeated_and_reordered_events() {
     for form in BOTH {
@@ -270,7 +270,7 @@ fn repeated_and_reordered_events() {
     }
 }
 
-/// They are left out or requested again.
+/// Invalid objects and replies are left out or requested again.
 #[test]
 fn invalid_replies_are_survived() {
     let broken: [(Form, Vec<u8>); 7] = [
@@ -305,7 +305,7 @@ fn invalid_replies_are_survived() {
     }
 }
 
-/// The client waits for both.
+/// The client waits for missing rights and for a busy API.
 #[test]
 fn late_rights_and_a_busy_api() {
     let api = services(Form::Protobuf, |request| match request.earlier {
@@ -328,7 +328,7 @@ fn late_rights_and_a_busy_api() {
     );
 }
 
-/// One that is not there yet, and one that has gone.
+/// The client waits for an API that is not there yet, and for one that is gone.
 #[test]
 fn absent_api_is_waited_for() {
     let address = {
@@ -389,7 +389,7 @@ fn send_events(sender: &Sender<Vec<u8>>, form: Form, events: u64) {
     }
 }
 
-/// Their rate and their number at once.
+/// The client's requests respect the API's limits of rate and number.
 #[test]
 fn requests_respect_the_apis_limits() {
     // Ten pages at 20 requests a second with a burst of two.

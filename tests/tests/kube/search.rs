@@ -184,7 +184,8 @@ fn completed_pod_frees_its_address() {
     }
 }
 
-/// It is the new pod's once the old one is deleted, and no pod's while changes are not received.
+/// An address belongs to the new pod once the old pod is deleted, and to none while the API is
+/// lost.
 #[test]
 fn address_reuse_by_a_new_pod() {
     let client = IpAddr::V4(fresh_ip());
@@ -233,7 +234,7 @@ fn address_reuse_by_a_new_pod() {
     until("the API is back", false, true);
 }
 
-/// A pod is known by its addresses of both.
+/// A pod with IPv4 and IPv6 is known by its addresses of both families.
 #[test]
 fn pod_with_both_families() {
     isolated(|| {

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between two pieces, each half an event.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// The server waits for the API.
+/// A slow API delays no answer.
 #[test]
 fn slow_api_delays_no_answer() {
     let (sender, receiver) = channel::<Vec<u8>>();

@@ -37,7 +37,7 @@ fn age(at: SocketAddr) -> Option<f64> {
     Metrics::of((at.ip(), 9153).into()).value("localdns_kubernetes_snapshot_age_seconds", &[])
 }
 
-/// It answers at once and catches up when the API is back.
+/// A restart without an API answers at once and catches up when the API is back.
 #[test]
 fn restart_without_an_api() {
     let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
@@ -131,7 +131,7 @@ fn snapshot_times() {
     });
 }
 
-/// It is reported, and nothing of it is answered.
+/// An unusable snapshot is reported and replaced, and no answer uses it.
 #[test]
 fn unusable_snapshot_is_replaced() {
     let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
@@ -194,7 +194,6 @@ fn unusable_snapshot_is_replaced() {
         });
     }
     // The same file with other properties, and with another cluster.
-    // The same file with other properties, and with another cluster.
     for (from, to) in [
         ("pods insecure", "pods verified"),
         ("    endpoint http://", "    endpoint http://none.invalid:1 http://"),
@@ -206,7 +205,7 @@ fn unusable_snapshot_is_replaced() {
     }
 }
 
-/// The former or the new snapshot is whole.
+/// After a kill during a write, the former or the new snapshot is complete.
 #[test]
 fn kill_during_a_snapshot() {
     const KILLS: u32 = 8;

@@ -67,7 +67,7 @@ fn rejected_token_is_retried_on_change() {
     });
 }
 
-/// It is used before the old one is refused.
+/// A renewed token is used before the old token is refused.
 #[test]
 fn renewed_token_during_a_watch() {
     static LATER_S: AtomicU64 = AtomicU64::new(0);

@@ -39,7 +39,7 @@ fn flags_are_parsed_as_in_go() {
     }
 }
 
-/// The reader of the output has gone.
+/// A closed output is no failure.
 #[test]
 fn closed_output_is_no_failure() {
     let directory = tempdir();
@@ -128,7 +128,7 @@ fn corefile_from_stdin() {
     });
 }
 
-/// It is read whole or refused.
+/// A Corefile from a pipe is read whole or refused.
 #[test]
 fn corefile_from_a_pipe() {
     const MOST: usize = 16 << 20;
@@ -160,7 +160,7 @@ fn corefile_from_a_pipe() {
     }
 }
 
-/// It accepts each or names what is missing.
+/// `check` accepts each real Corefile or names what is missing.
 #[test]
 fn check_on_real_corefiles() {
     let node_local = fixtures::node_local(["169.254.20.10", "10.0.0.10"], "10.0.0.11", "/etc/resolv.conf");
@@ -205,7 +205,7 @@ fn check_counts_and_lists_warnings() {
     }
 }
 
-/// It prints what is checked.
+/// `check` without a Corefile prints what is checked.
 #[test]
 fn check_without_a_corefile() {
     let output = localdns(&["check"]);

@@ -74,7 +74,7 @@ fn hanging_files_delay_no_other() {
     });
 }
 
-/// They are given up together.
+/// Several hosts files that hang at a start are given up together.
 #[test]
 fn hanging_hosts_files_at_a_start() {
     isolated(|| {

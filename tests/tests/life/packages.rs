@@ -89,7 +89,7 @@ fn package_contents() {
     }
 }
 
-/// Every one that can be enabled.
+/// Removal disables every unit that can be enabled.
 #[test]
 fn removal_disables_every_unit() {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
@@ -109,7 +109,7 @@ fn removal_disables_every_unit() {
     }
 }
 
-/// It is installed, upgraded, removed and purged.
+/// The .deb is installed, upgraded, removed and purged.
 #[test]
 fn deb_life_cycle() {
     isolated(|| {

@@ -13,7 +13,7 @@ use super::packages::{
 };
 use super::text;
 
-/// It is installed, upgraded and erased.
+/// The .rpm is installed, upgraded and erased.
 #[test]
 fn rpm_life_cycle() {
     isolated(|| {

@@ -111,7 +111,7 @@ fn stop_with_a_silent_upstream() {
     });
 }
 
-/// It ends the process at once.
+/// A second interrupt ends the process at once, even during a reload.
 #[test]
 fn second_interrupt_during_a_reload() {
     let silent = silent_servers();
@@ -157,7 +157,7 @@ fn unreadable_system_authorities() {
     assert_eq!(server.wait(Duration::from_secs(2)).code(), Some(0));
 }
 
-/// It is reported and delays nothing.
+/// A pipe in place of a file is reported and delays nothing.
 #[test]
 fn pipe_in_place_of_a_file() {
     let home = tempdir();

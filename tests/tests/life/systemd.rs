@@ -12,7 +12,7 @@ use tests::{
     tool,
 };
 
-/// It serves, reloads, restarts after a kill and a SIGSTOP, and ends.
+/// The unit serves, reloads, restarts after a kill and a SIGSTOP, and ends.
 #[test]
 fn unit_through_its_life() {
     isolated(|| {

@@ -182,7 +182,7 @@ fn pings_cease(test: &str, at: SocketAddr) {
     heartbeat(0.0..0.6);
 }
 
-/// The threads that serve streams.
+/// Pings cease while the threads that serve streams are stuck.
 #[test]
 fn no_pings_with_stuck_streams() {
     let test = "no_pings_with_stuck_streams";
@@ -255,7 +255,7 @@ fn flood_without_room_for_probes() {
     });
 }
 
-/// They are accepted, but nothing is read.
+/// Pings cease while connections are accepted but not read.
 #[test]
 fn no_pings_with_unread_connections() {
     let test = "no_pings_with_unread_connections";

@@ -153,7 +153,7 @@ fn zone_transfers_are_refused() {
     assert_eq!(dns.upstream.total(), 0);
 }
 
-/// They are logged and counted by the zone's server block.
+/// Zone messages are logged and counted by the zone's server block.
 #[test]
 fn zone_messages_belong_to_a_block() {
     let over = Transports::fresh();
@@ -386,7 +386,7 @@ fn the_same_rules_hold_over_ipv6() {
     }
 }
 
-/// It is the address that was queried.
+/// The source address of a reply from a wildcard listener is the queried address.
 #[test]
 fn wildcard_listener_source_address() {
     // A connected socket receives replies from this address alone. The port is below those that the

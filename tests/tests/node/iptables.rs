@@ -10,7 +10,7 @@ use tests::{Action, Manager, Options, Says, Server, Upstream, ask, eventually, i
 use super::clients::asked_at;
 use super::lab::{CLUSTER, Lab, NAME, POD, US, within};
 
-/// They are installed once and removed at the end.
+/// The eight rules of the script are installed once and removed at the end.
 #[test]
 fn eight_rules_of_the_script() {
     isolated(|| {
@@ -64,7 +64,7 @@ fn eight_rules_of_the_script() {
     });
 }
 
-/// Installed once for each address, they open a closed firewall.
+/// node-cache's twelve rules are installed once for each address and open a closed firewall.
 #[test]
 fn twelve_rules_of_node_cache() {
     isolated(|| {

@@ -125,7 +125,7 @@ fn unusable_configmap_allows_a_start() {
     });
 }
 
-/// They are seen if requested; the link has its name.
+/// Changes without a reload are followed if requested; the link has its configured name.
 #[test]
 fn changes_without_reload() {
     isolated(|| {
@@ -185,7 +185,7 @@ fn filled_corefile_is_written_whole() {
     });
 }
 
-/// They are removed unless they are to stay.
+/// iptables rules are removed at a stop unless configured to stay.
 #[test]
 fn iptables_rules_at_a_stop() {
     isolated(|| {

@@ -117,7 +117,7 @@ fn serves_dies_and_returns(lacks: &'static str) {
     assert!(server.stop().success());
 }
 
-/// No client is sent to the upstream.
+/// An upgrade without owned tables redirects no client to the upstream.
 #[test]
 fn upgrade_without_owned_tables() {
     isolated_for(Duration::from_secs(180), || {

@@ -12,14 +12,14 @@ use super::availability::status;
 use super::clients::{ADDRESSES, at};
 use super::lab::{CLUSTER, COREFILE, Lab, NAME, POD, US, within};
 
-/// Three times too many queries.
+/// Three times the server's capacity in queries ends no lease.
 #[test]
 fn overload_ends_no_lease() {
     let _alone = ONE_FLOOD.lock().unwrap_or_else(PoisonError::into_inner);
     isolated_steadily(Duration::from_secs(180), || overload(Duration::from_secs(8), 2.0));
 }
 
-/// Three times too many queries.
+/// Minutes of three times the server's capacity in queries end no lease.
 #[test]
 #[ignore = "takes two minutes, or OVERLOAD_MINUTES"]
 fn minutes_of_overload_end_no_lease() {

@@ -8,7 +8,7 @@ use tests::{Manager, Options, Server, ask, eventually, isolated, run, tool};
 use super::availability::status;
 use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within};
 
-/// It is reported once and left as it is.
+/// An address on another program's link is reported once and left as it is.
 #[test]
 fn address_on_another_link() {
     isolated(|| {

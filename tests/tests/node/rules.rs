@@ -111,7 +111,7 @@ fn permanent_table_is_listed_on_change() {
     });
 }
 
-/// It survives changes by other processes.
+/// A lease table ends with its owner and survives changes by other processes.
 #[test]
 fn lease_table_ends_with_its_owner() {
     isolated(|| {
@@ -320,7 +320,7 @@ const LASTS: Duration = Duration::from_secs(1);
 const FAILOVER: &str = include_str!("../../fixtures/failover.nft");
 const LEASES: &str = include_str!("../../fixtures/leases.nft");
 
-/// It stays while other sockets of the process are closed.
+/// A lease table stays while other sockets of the process are closed.
 #[test]
 fn lease_table_and_other_sockets() {
     isolated(|| {

@@ -9,13 +9,13 @@ use tests::{Ask, Message, Server, isolated_steadily, now, run, tool};
 use super::clients::{ADDRESSES, asked_at, at};
 use super::lab::{COREFILE, Lab, NAME, US};
 
-/// No rule and no address remains.
+/// A clean stop during a reload leaves no rule and no address.
 #[test]
 fn clean_stop_during_a_reload() {
     isolated_steadily(Duration::from_secs(180), || stops(0..8));
 }
 
-/// No rule and no address remains.
+/// Two hundred clean stops during reloads leave no rule and no address.
 #[test]
 #[ignore = "long: two hundred stops"]
 fn two_hundred_clean_stops_during_reloads() {

@@ -187,7 +187,7 @@ fn more_addresses_than_a_netlink_buffer() {
     });
 }
 
-/// It reports if the network has none.
+/// `up` waits for the network's servers and reports if there are none.
 #[test]
 fn up_waits_for_servers() {
     isolated(|| {
@@ -310,7 +310,7 @@ fn stop_without_rules_is_clean() {
     });
 }
 
-/// It removes everything from the server, and `up` leaves the fallback.
+/// `down` removes everything from a running server, and `up` leaves the fallback.
 #[test]
 fn down_with_a_running_server() {
     isolated(|| {
@@ -362,7 +362,7 @@ fn down_with_a_running_server() {
     });
 }
 
-/// It removes what both left.
+/// `down` removes what a killed server and the script left.
 #[test]
 fn down_after_kill_and_script() {
     isolated(|| {

@@ -89,7 +89,7 @@ fn successor_hangs_when_ready() {
     });
 }
 
-/// It removes nothing and reports why.
+/// `down` during a takeover removes nothing and reports why.
 #[test]
 fn down_during_a_takeover() {
     isolated(|| {

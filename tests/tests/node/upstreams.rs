@@ -16,7 +16,7 @@ use super::availability::status;
 use super::lab::{CLUSTER, Lab, NAME, OUTSIDE, PLAIN, POD, within};
 use super::stop_in_start::{Killed, sleeps};
 
-/// They are queried, followed, kept and reported.
+/// The network's servers are queried, followed, kept and reported.
 #[test]
 fn servers_of_the_network() {
     isolated(|| {
@@ -98,7 +98,7 @@ fn no_server_ever_is_exit_216() {
     });
 }
 
-/// A start that waits uses it.
+/// A list written during a start is used.
 #[test]
 fn list_written_during_a_start() {
     isolated(|| {
@@ -210,7 +210,7 @@ fn corefile_of_the_environment_file() {
     });
 }
 
-/// The server serves without them.
+/// Unwritable files are reported once, and the server serves without them.
 #[test]
 fn unwritable_files_are_reported_once() {
     isolated(|| {

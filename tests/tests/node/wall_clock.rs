@@ -18,7 +18,7 @@ use tests::{
 use super::availability::status;
 use super::lab::{Lab, NAME, OUTSIDE, POD, US, within, within_scope};
 
-/// Leases, answers and ages do not follow them.
+/// Leases, answers and ages do not follow jumps of the wall clock.
 #[test]
 fn wall_clock_jumps() {
     isolated_steadily(Duration::from_secs(180), || {

@@ -129,7 +129,7 @@ fn service_list_with_short_rounds() {
     assert_eq!(running.stop(), Some(0));
 }
 
-/// It is reported and delays nothing.
+/// A pipe as the list of Services is reported and delays nothing.
 #[test]
 fn pipe_as_service_list() {
     let node = Node::new(
@@ -200,7 +200,7 @@ fn omitted_lines_are_reported_once() {
     assert_eq!((running.lines_with("web.t1.svc: "), running.lines_with("down.t1.svc: ")), (1, 1));
 }
 
-/// The process ends, and the file is whole.
+/// SIGTERM during silent lookups ends the process, and the file is whole.
 #[test]
 fn sigterm_during_silent_lookups() {
     let before = format!("{OTHERS}{}", line("10.96.0.9", "web.t1.svc"));

@@ -145,7 +145,7 @@ fn chain_through_blocks_answers() {
     assert!(late >= 80, "every name reached the end of the chain: {late}");
 }
 
-/// It is reported and ends nothing.
+/// A loop through another server is reported and does not end the server.
 #[test]
 fn loop_through_another_server() {
     let (ip, port) = (fresh_ip(), port());
@@ -164,7 +164,7 @@ fn loop_through_another_server() {
     assert!(dns.server.is_running());
 }
 
-/// It is reported though the first probe is lost.
+/// A loop is reported though the first probe is lost.
 #[test]
 fn loop_with_a_lost_probe() {
     let (ip, port) = (fresh_ip(), port());

@@ -133,7 +133,7 @@ fn invalid_record_text_is_shortened() {
     assert!(line.contains("...") && line.len() < 3_000, "{} octets: {line}", line.len());
 }
 
-/// It is logged as without steps.
+/// A silent upstream is logged as without rewriting plugins.
 #[test]
 fn silent_upstream_with_steps() {
     let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
@@ -181,7 +181,7 @@ fn rules_apply_from_top_to_bottom() {
     }
 }
 
-/// Set and cleared, in queries and in replies.
+/// `header` sets and clears flags in queries and in replies.
 #[test]
 fn flags_change_in_both_directions() {
     let (dns, upstream) = dns("header {\nquery clear rd\nresponse set aa\nresponse clear ra rd\n}");

@@ -43,7 +43,7 @@ fn target_without_room_fails_at_once() {
     });
 }
 
-/// It follows the alias with the changed target.
+/// An answer follows the alias with the changed target.
 #[test]
 fn answer_of_a_changed_target() {
     let (dns, upstream) = dns("rewrite cname exact there.example. here.example.");
@@ -128,7 +128,7 @@ fn flags_and_additionals_of_targets() {
 
 const REWRITE: &str = "rewrite cname exact there.example. here.example.";
 
-/// Both are queried before either is answered.
+/// Two targets are both queried before either is answered.
 #[test]
 fn two_targets_in_parallel() {
     for workers in [1, 2] {

@@ -86,7 +86,7 @@ fn logged_changes(node: &Node) -> Vec<String> {
     node.server.log_lines().into_iter().filter(|line| line.contains("plugin/hosts: ")).collect()
 }
 
-/// They answer at once, and only if there is no file.
+/// Shipped entries are answered at once, and only if there is no file.
 #[test]
 fn shipped_entries_need_no_file() {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/hosts");

@@ -25,7 +25,7 @@ fn kdig_is_answered_over_tls() {
     assert_contains!(text, "TLS session");
 }
 
-/// It is answered over both versions of TLS.
+/// Go's TLS client is answered and resumes its session over both versions of TLS.
 #[test]
 fn go_client_resumes_its_session() {
     let test = "go_client_resumes_its_session";

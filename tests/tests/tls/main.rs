@@ -64,7 +64,7 @@ fn rcode(connection: &mut Connection) -> anyhow::Result<u16> {
     Ok(connection.message()?.rcode())
 }
 
-/// They are answered, counted and logged alike.
+/// Queries over TLS are answered, counted and logged as in CoreDNS.
 #[test]
 fn tls_queries_match_coredns() {
     let dot = Dot::start("", "", "whoami\nprometheus @IP@:9153\nlog");
@@ -154,7 +154,7 @@ fn system_authorities_verify_clients() {
     }
 }
 
-/// New connections get it, and old ones stay.
+/// New connections get the new certificate, and old connections stay open.
 #[test]
 fn new_certificate_and_old_connections() {
     let dot = Dot::start("", "", "whoami\ntimeouts {\nidle 1m\n}");

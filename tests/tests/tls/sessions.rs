@@ -48,7 +48,7 @@ fn sessions_end_with_their_certificate() {
     }
 }
 
-/// A client is verified against an authority on every one.
+/// A client is verified against an authority on every connection.
 #[test]
 fn client_certificate_on_each_connection() {
     for (word, resumes) in
