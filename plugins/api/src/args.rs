@@ -1,4 +1,4 @@
-//! Reading the arguments of directives and properties, each error at its word.
+//! Reads the arguments of directives and properties; each error has the location of its word.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use wire::Name;
 use crate::SetupError;
 use crate::bounded_regex::bounded_regex;
 
-/// The parsed value, or the error at its word.
+/// The parsed value, or an error with the location of its word.
 pub type Result<T> = std::result::Result<T, Located<SetupError>>;
 
 /// The arguments of one directive or property, taken from the left.
@@ -23,22 +23,22 @@ pub struct Args<'d> {
 }
 
 impl<'d> Args<'d> {
-    /// `expected` completes "needs ..." in every error.
+    /// Reads the arguments of `directive`; `expected` completes "needs ..." in every error.
     pub fn new(plugin: &'static str, directive: &'d Directive, expected: &'static str) -> Self {
         Self { plugin, directive, next: 0, expected }
     }
 
-    /// The next argument, if there is one.
+    /// Returns the next argument, or `None` if no argument is left.
     pub fn optional(&mut self) -> Option<&'d Word> {
         let word = self.directive.args.get(self.next)?;
         self.next += 1;
         Some(word)
     }
 
-    /// The next argument.
+    /// Returns the next argument.
     ///
     /// # Errors
-    /// There is none.
+    /// No argument is left.
     pub fn required(&mut self) -> Result<&'d Word> {
         self.optional().ok_or_else(|| {
             Located::new(
@@ -52,17 +52,17 @@ impl<'d> Args<'d> {
         })
     }
 
-    /// The remaining arguments.
+    /// Returns the remaining arguments, perhaps none.
     pub fn rest(&mut self) -> &'d [Word] {
         let rest = &self.directive.args[self.next..];
         self.next = self.directive.args.len();
         rest
     }
 
-    /// The remaining arguments.
+    /// Returns the remaining arguments, at least one.
     ///
     /// # Errors
-    /// There is none.
+    /// No argument is left.
     pub fn some(&mut self) -> Result<&'d [Word]> {
         if self.next >= self.directive.args.len() {
             self.required()?;
@@ -84,10 +84,10 @@ impl<'d> Args<'d> {
         ))
     }
 
-    /// The next argument, as a number of `range`; `what` names the expected value in errors.
+    /// Reads the next argument as a number in `range`; `what` names the expected value in errors.
     ///
     /// # Errors
-    /// The argument is missing or no such number.
+    /// The argument is missing or is not a number in that range.
     pub fn number<T: FromStr + PartialOrd>(
         &mut self,
         range: std::ops::RangeInclusive<T>,
@@ -97,10 +97,11 @@ impl<'d> Args<'d> {
         number(self.plugin, word, range, what)
     }
 
-    /// The next argument, as a Go duration of 0 or more; `what` names the expected value in errors.
+    /// Reads the next argument as a Go duration of 0 or more; `what` names the expected value in
+    /// errors.
     ///
     /// # Errors
-    /// The argument is missing or no duration.
+    /// The argument is missing or is not a duration.
     pub fn duration(&mut self, what: &'static str) -> Result<Duration> {
         let word = self.required()?;
         duration(self.plugin, word, what)
@@ -114,22 +115,22 @@ pub fn bare(plugin: &'static str, directives: &[&Directive]) -> Result<()> {
     Args::new(plugin, directive, "no argument").end()
 }
 
-/// A property without arguments.
+/// Reads a property that has neither arguments nor a sub-block.
 pub fn flag(plugin: &'static str, property: &Directive) -> Result<bool> {
     no_block(plugin, property)?;
     Args::new(plugin, property, "no argument").end()?;
     Ok(true)
 }
 
-/// The error of a word that is not `expected`.
+/// Returns the error for a word that is not `expected`.
 pub fn bad(plugin: &'static str, word: &Word, expected: &'static str) -> Located<SetupError> {
     Located::new(&word.at, SetupError::BadValue { plugin, found: word.text.clone(), expected })
 }
 
-/// Parses `word` as a number of `range`; `what` names the expected value in errors.
+/// Parses `word` as a number in `range`; `what` names the expected value in errors.
 ///
 /// # Errors
-/// The word is no such number.
+/// The word is not a number in that range.
 pub fn number<T: FromStr + PartialOrd>(
     plugin: &'static str,
     word: &Word,
@@ -140,12 +141,12 @@ pub fn number<T: FromStr + PartialOrd>(
     text.parse().ok().filter(|value| range.contains(value)).ok_or_else(|| bad(plugin, word, what))
 }
 
-/// A Go duration of 0 or more.
+/// Parses a Go duration of 0 or more; `what` names the expected value in errors.
 pub fn duration(plugin: &'static str, word: &Word, what: &'static str) -> Result<Duration> {
     go_values::parse_duration(&word.text).map_err(|_| bad(plugin, word, what))
 }
 
-/// A Go duration, or a bare number of seconds, as several directives take it.
+/// Parses a Go duration or a bare number of seconds; `what` names the expected value in errors.
 pub fn duration_or_seconds(plugin: &'static str, word: &Word, what: &'static str) -> Result<Duration> {
     match word.text.parse::<u32>() {
         Ok(seconds) => Ok(Duration::from_secs(seconds.into())),
@@ -156,7 +157,7 @@ pub fn duration_or_seconds(plugin: &'static str, word: &Word, what: &'static str
 /// Parses a name as a zone.
 ///
 /// # Errors
-/// The word is no name.
+/// The word is not a domain name.
 pub fn zone(word: &Word) -> Result<Name> {
     zone_text(&word.text, &word.at)
 }
@@ -164,13 +165,14 @@ pub fn zone(word: &Word) -> Result<Name> {
 /// Parses a text as a zone.
 ///
 /// # Errors
-/// The text is no name.
+/// The text is not a domain name.
 pub fn zone_text(text: &str, at: &Location) -> Result<Name> {
     Name::from_text(text)
         .map_err(|error| Located::new(at, SetupError::Zone { found: text.to_owned(), error }))
 }
 
-/// Zones as arguments, some of which may be networks (CIDR); the server block's if there are none.
+/// Parses words as zones or networks (CIDR); without words, returns `own`, the server block's
+/// zones.
 pub fn zones_or(words: &[Word], own: &[Name]) -> Result<Vec<Name>> {
     if words.is_empty() {
         return Ok(own.to_vec());
@@ -192,7 +194,7 @@ pub fn zones_or(words: &[Word], own: &[Name]) -> Result<Vec<Name>> {
 /// Refuses a sub-block.
 ///
 /// # Errors
-/// The directive has one.
+/// The directive has a sub-block.
 pub fn no_block(plugin: &'static str, directive: &Directive) -> Result<()> {
     match directive.body {
         None => Ok(()),
@@ -203,7 +205,7 @@ pub fn no_block(plugin: &'static str, directive: &Directive) -> Result<()> {
     }
 }
 
-/// The error of a property that is not one of `known`.
+/// Returns the error for a property that is not one of `known`.
 pub fn unknown_property(
     plugin: &'static str,
     property: &Directive,
@@ -217,7 +219,7 @@ pub fn unknown_property(
     )
 }
 
-/// The one directive of its kind in a block.
+/// Returns the only directive of a plugin in a server block; a second one is an error.
 pub fn once<'d>(plugin: &'static str, directives: &[&'d Directive]) -> Result<&'d Directive> {
     match directives {
         [] | [_] => Ok(directives[0]),
@@ -225,16 +227,16 @@ pub fn once<'d>(plugin: &'static str, directives: &[&'d Directive]) -> Result<&'
     }
 }
 
-/// A regular expression of Go's syntax; one that the engine of `regex` does not support is an error.
+/// Compiles a regular expression in Go's syntax; syntax that the crate `regex` lacks is an error.
 pub fn regex(plugin: &'static str, word: &Word) -> Result<Regex> {
     bounded_regex(&word.text).map_err(|error| Located::new(&word.at, SetupError::Pattern { plugin, error }))
 }
 
-/// `root PATH`: where relative paths of a block start.
+/// The path of `root PATH`: the directory that relative paths of the server block start from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Root(pub ShownPath);
 
-/// A path as CoreDNS reads it: relative ones start at `root`. Messages show it as it is written.
+/// Resolves a path as CoreDNS does: relative to `root`. Messages show the path as written.
 pub fn path(root: Option<&ShownPath>, word: &Word) -> ShownPath {
     let own = match word.shown() == word.text {
         true => ShownPath::from(&word.text),

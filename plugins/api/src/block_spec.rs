@@ -15,7 +15,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// The specs of this type in all blocks, in file order.
+    /// Returns the specs of this type in all blocks, in file order.
     pub fn specs<T: PluginSpec>(&self) -> impl Iterator<Item = &T> {
         self.blocks.iter().filter_map(|block| block.get())
     }
@@ -24,26 +24,26 @@ impl Spec {
 /// One server block.
 #[derive(Debug, Clone)]
 pub struct BlockSpec {
-    /// The place of its first key.
+    /// The location of the block's first key.
     pub at: Location,
-    /// Its keys, one for each zone, in file order.
+    /// The block's keys, one for each zone, in file order.
     pub keys: Vec<Key>,
-    /// The specs of its plugins, in the order in which they act.
+    /// The names and specs of the block's plugins, in the order in which the plugins act.
     pub plugins: Vec<(&'static str, Role)>,
 }
 
 impl BlockSpec {
-    /// The spec of this type; `None` if the block lacks the plugin.
+    /// Returns the spec of this type; `None` if the block lacks the plugin.
     pub fn get<T: PluginSpec>(&self) -> Option<&T> {
         self.plugins.iter().find_map(|(_, role)| role.get())
     }
 
-    /// Its directives, in the order in which they act.
+    /// Returns the block's directives, in the order in which they act.
     pub fn directives(&self) -> Vec<&'static str> {
         self.plugins.iter().map(|(name, _)| *name).collect()
     }
 
-    /// The zones without ports.
+    /// Returns the zones of the keys, without ports.
     pub fn zone_names(&self) -> Vec<Name> {
         self.keys.iter().map(|key| key.zone).collect()
     }
@@ -58,14 +58,14 @@ pub struct Key {
     pub transport: Transport,
     /// The port.
     pub port: u16,
-    /// Its place.
+    /// The key's location.
     pub at: Location,
 }
 
 /// `fallthrough [ZONES...]`: names that pass to the next plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fallthrough {
-    /// Names below these.
+    /// Names within these zones fall through.
     pub zones: Vec<Name>,
 }
 
@@ -75,12 +75,12 @@ impl Fallthrough {
         self.zones.iter().any(|zone| name.is_within(zone))
     }
 
-    /// Whether the directive has the property.
+    /// Whether the directive has the property `fallthrough`.
     pub fn is_written(&self) -> bool {
         !self.zones.is_empty()
     }
 
-    /// Reads the property of that name.
+    /// Reads a property `fallthrough` and adds its zones.
     ///
     /// # Errors
     /// A word is not a zone.

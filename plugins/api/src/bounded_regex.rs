@@ -4,10 +4,11 @@
 use regex::{Regex, RegexBuilder};
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-/// A regular expression of bounded size and cost. The time to match a name grows with both.
+/// Compiles a regular expression of bounded size and cost. The time to match a name grows with
+/// both.
 ///
 /// # Errors
-/// The reason for which it cannot be used.
+/// The reason why the expression cannot be used.
 pub fn bounded_regex(text: &str) -> Result<Regex, String> {
     if text.len() > LONGEST {
         return Err(format!("it has more than {LONGEST} bytes"));
@@ -26,8 +27,9 @@ pub fn bounded_regex(text: &str) -> Result<Regex, String> {
     })
 }
 
-/// Checks the cost. A pattern with too many states for a table is simulated: for each byte of a name
-/// the engine visits every possible place in the pattern, and copies the matches of all groups.
+/// Checks the cost. If a pattern has too many states for a table, the engine simulates it: for each
+/// byte of a name it visits every possible place in the pattern and copies the matches of all
+/// groups.
 fn within_cost(hir: &Hir) -> Result<(), String> {
     let cost = cost(hir);
     if cost <= MOST_COST {
@@ -47,7 +49,7 @@ fn groups(hir: &Hir) -> u64 {
     wide(hir.properties().explicit_captures_len())
 }
 
-/// Number of characters and assertions, with every counted repeat written out.
+/// Returns the number of characters and assertions, with every counted repeat written out.
 fn places(hir: &Hir) -> u64 {
     match hir.kind() {
         HirKind::Empty | HirKind::Look(_) | HirKind::Class(Class::Bytes(_)) => 1,
@@ -69,15 +71,16 @@ fn wide(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Most bytes of a pattern, as in CoreDNS.
+/// Maximum length of a pattern in bytes, as in CoreDNS.
 const LONGEST: usize = 10_000;
 /// The cost of the longest pattern without counted repeats and with one group. The most expensive pattern
 /// within it takes some 100 ms for a name of 255 octets; without a bound it would be seconds.
 const MOST_COST: u64 = LONGEST as u64;
-/// Ranges of characters that count as one place more: `\w` is eight.
+/// Number of ranges in a character class that count as one more place: `\w` counts as eight.
 const RANGES: u64 = 100;
-/// Bytes of states that a pattern caches in each worker, for each direction of reading. Clients choose
-/// the states by their names: with the engine's default of 2 MiB they fill 4 MiB for each pattern and worker.
+/// Bytes of states that a pattern caches in each worker, for each direction of reading. Clients
+/// choose the states by their names: the engine's default of 2 MiB would allow 4 MiB per pattern
+/// and worker.
 const MOST_STATES: usize = 64 << 10;
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The scheme of server block keys and of the label `server`.
+    /// Returns the scheme in server block keys and in the label `server`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dns => "dns",
@@ -33,23 +33,24 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Plain DNS at this address.
+    /// Creates an endpoint of plain DNS at this address.
     #[inline]
     pub fn dns(address: SocketAddr) -> Self {
         Self { transport: Transport::Dns, address }
     }
 
-    /// The endpoint of an upstream.
+    /// Creates the endpoint of an upstream.
     pub fn of_upstream(address: SocketAddr, tls: bool) -> Self {
         Self { transport: if tls { Transport::Tls } else { Transport::Dns }, address }
     }
 
-    /// The label `server`: `TRANSPORT://ADDRESS:PORT`, without address for the wildcard of either family.
+    /// Returns the label `server`: `TRANSPORT://ADDRESS:PORT`, without the address if it is a
+    /// wildcard.
     pub fn label(&self) -> String {
         format!("{}://{}", self.transport.name(), self.address_text())
     }
 
-    /// The label without its transport.
+    /// Returns the label without its transport.
     pub fn address_text(&self) -> String {
         let address = self.address;
         match address.ip().is_unspecified() {
@@ -60,7 +61,7 @@ impl Endpoint {
     }
 }
 
-/// The address without its port; a link-local one of IPv6 with its interface, as `fe80::1%eth0`.
+/// Returns the address without its port; for link-local IPv6 with the interface: `fe80::1%eth0`.
 pub fn host_text(address: SocketAddr) -> String {
     match address {
         SocketAddr::V6(v6) if v6.scope_id() != 0 => {
@@ -71,7 +72,7 @@ pub fn host_text(address: SocketAddr) -> String {
     }
 }
 
-/// The address, after the transport if that is not plain DNS.
+/// Writes the address, preceded by the transport unless it is plain DNS.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.transport {

@@ -3,8 +3,8 @@
 /// The effect of one plugin on a query.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Explanation {
-    /// The query ends here, and how.
+    /// The query ends at this plugin; the text describes the result.
     Ends(String),
-    /// The query passes, with a remark if there is one.
+    /// The query passes to the next plugin, with an optional remark.
     Passes(Option<String>),
 }

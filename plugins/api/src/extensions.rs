@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub struct Extensions(Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>);
 
 impl Extensions {
-    /// The cell of the value of this type, which one plugin sets and others read.
+    /// Returns the cell for a value of this type, which one plugin sets and others read.
     pub fn get<T: Any + Send + Sync>(&self) -> Arc<OnceLock<T>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let cell = all.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(OnceLock::<T>::new())).clone();
-        // It was put in under its own type.
+        // Each value is stored under its own type, so that the downcast succeeds.
         cell.downcast().unwrap_or_default()
     }
 }

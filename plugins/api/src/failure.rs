@@ -11,52 +11,52 @@ pub enum Failure {
     /// No server block serves the name.
     #[error("no server block serves this name")]
     NoZone,
-    /// A class that nothing on this address serves.
+    /// No server block on this address serves the class.
     #[error("class not served")]
     Class,
-    /// The server block has no plugin that could answer or ask.
+    /// The server block has no plugin that could answer or forward the query.
     #[error("the server block has no plugin that answers")]
     NoPlugin,
-    /// The server block has no plugin left to ask.
+    /// This plugin passed the query, and no plugin follows it in the server block.
     #[error("plugin/{0}: no next plugin found")]
     NoNextPlugin(&'static str),
-    /// A plugin's own.
+    /// A failure with a plugin's own reason.
     #[error(transparent)]
     Own(#[from] OwnFailure),
-    /// The target of a name has no answer, with the target's failure.
+    /// The target of a CNAME has no answer; the rcode is that of the target's failure.
     #[error("the target of the CNAME has no answer: {0}")]
     Target(Rcode),
-    /// An answer needs another that the client may not have.
+    /// The answer depends on another name, and `acl` drops the client's query for that name.
     #[error("plugin/acl: a name that the answer depends on is dropped")]
     Dropped,
-    /// One query leads to too many others.
+    /// The answer depends on too many other names.
     #[error("the answer depends on more than {0} other names")]
     TooManyNames(usize),
-    /// Answers that lead from one to the next are too large.
+    /// The answer depends on too many records of other names.
     #[error("the answer depends on more than {0} records of other names")]
     TooManyRecords(usize),
-    /// An answer needs itself.
+    /// The answer depends on itself.
     #[error("the answer depends on itself")]
     Circle,
-    /// A transfer or a NOTIFY, and no plugin of the zone takes it.
+    /// A transfer request or NOTIFY that no plugin of the server block handles.
     #[error("no plugin of the server block takes it")]
     NotTaken,
     /// A transfer to a client that `transfer` does not name.
     #[error("plugin/transfer: not to this client")]
     NotPermitted,
-    /// An UPDATE, and no plugin of the zone takes any.
+    /// An UPDATE that no plugin of the server block handles.
     #[error("no plugin of the server block takes updates")]
     NoUpdate,
-    /// More transfers at a time than there is room for.
+    /// The limit of concurrent transfers is reached.
     #[error("too many transfers at a time")]
     Transfers,
-    /// An incomplete transfer: the client closed the connection, or took too long.
+    /// An incomplete transfer: the client closed the connection or was too slow.
     #[error("transfer cut off after {0} octets")]
     CutOff(u64),
-    /// The upstreams.
+    /// A failure of the upstreams.
     #[error(transparent)]
     Forward(#[from] forwarder::ForwardError),
-    /// More queries in flight than there is room for.
+    /// The limit of queries in flight is reached.
     #[error("too many queries in flight")]
     Overload,
     /// A panic, caught.
@@ -68,11 +68,11 @@ pub enum Failure {
 #[derive(Debug, Clone, Error)]
 #[error("plugin/{plugin}: {why}")]
 pub struct OwnFailure {
-    /// Its name.
+    /// The plugin's name.
     pub plugin: &'static str,
-    /// Its text.
+    /// The reason as text.
     pub why: Cow<'static, str>,
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub kind: FailureKind,
 }
 
@@ -81,19 +81,19 @@ pub struct OwnFailure {
 pub enum FailureKind {
     /// An error, which `errors` logs.
     Error,
-    /// The name is not the plugin's, which does not fall through.
+    /// The plugin has no answer for the name, and the name does not fall through.
     NotMine,
     /// The plugin's data is not complete yet.
     NotReady,
 }
 
 impl Failure {
-    /// A plugin's own.
+    /// Creates a failure with a plugin's own reason.
     pub fn own(plugin: &'static str, kind: FailureKind, why: impl Into<Cow<'static, str>>) -> Self {
         Self::Own(OwnFailure { plugin, why: why.into(), kind })
     }
 
-    /// The header's description.
+    /// Returns the rcode of the reply.
     pub fn rcode(&self) -> Rcode {
         match self {
             Self::NoZone | Self::Class | Self::NoPlugin | Self::NotTaken | Self::NotPermitted => {
@@ -111,14 +111,15 @@ impl Failure {
             | Self::CutOff(_)
             | Self::Overload
             | Self::Panic => Rcode::SERVFAIL,
-            // The client tries another server at once; the table is full only here.
+            // With REFUSED the client tries another server at once; only this server's limit is
+            // reached.
             Self::Forward(forwarder::ForwardError::MaxConcurrent(_)) => Rcode::REFUSED,
             Self::Forward(_) => Rcode::SERVFAIL,
         }
     }
 
-    /// Whether `errors` logs it: CoreDNS's plugins answer SERVFAIL without an error for names
-    /// outside their zones.
+    /// Whether `errors` logs the failure: for names outside their zones, CoreDNS's plugins answer
+    /// SERVFAIL without an error.
     pub fn is_error(&self) -> bool {
         match self {
             Self::Own(own) => own.kind == FailureKind::Error,
@@ -127,7 +128,8 @@ impl Failure {
         }
     }
 
-    /// Whether there was no room for the query, which is no property of its name or of an upstream.
+    /// Whether the failure is an overload of this server, independent of the name and the
+    /// upstreams.
     pub fn is_overload(&self) -> bool {
         match self {
             Self::Overload => true,
@@ -136,7 +138,7 @@ impl Failure {
         }
     }
 
-    /// The Extended DNS Error for clients with EDNS (RFC 8914).
+    /// Returns the Extended DNS Error for clients with EDNS (RFC 8914).
     pub fn ede(&self) -> Option<Ede> {
         let other = |text| Some(Ede { code: 0, text });
         match self {
@@ -164,7 +166,7 @@ impl Failure {
     }
 }
 
-/// Truncates a text that clients can influence to the longest spelling of a name, for logs. A rule
+/// Truncates a text that clients can influence to the longest spelling of a name, for logs: a rule
 /// or a template may have made a short name much longer.
 pub fn beginning(mut text: String) -> String {
     if text.len() > LONGEST_NAME {
@@ -174,7 +176,7 @@ pub fn beginning(mut text: String) -> String {
     text
 }
 
-/// Bytes of a name's text: each of its own as a backslash and three digits, and dots.
+/// Maximum bytes of a name as text: each byte as a backslash and three digits, and the dots.
 const LONGEST_NAME: usize = 1_016;
 
 fn forward_ede(failure: &forwarder::ForwardError) -> Ede {

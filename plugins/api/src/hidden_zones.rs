@@ -1,4 +1,4 @@
-//! Zones whose words have values of environment variables.
+//! Zones that are not printed, because their words contain values of environment variables.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use wire::Name;
 
 use crate::args::zones_or;
 
-/// The zones of a directive whose words have the value of an environment variable, which may be a
-/// secret, with their words as written.
+/// Zones of a directive whose words contain the value of an environment variable, which may be a
+/// secret; each zone has its word as written in the Corefile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HiddenZones(Vec<(Name, Arc<str>)>);
 
 impl HiddenZones {
-    /// Those of these words; a word that is no zone is ignored.
+    /// Collects the hidden zones of these words; a word that is not a zone is ignored.
     pub fn of(words: &[Word]) -> Self {
         let zones = |word: &Word| zones_or(std::slice::from_ref(word), &[]).unwrap_or_default();
         let hidden = words.iter().filter(|word| word.is_private()).flat_map(|word| {
@@ -23,17 +23,18 @@ impl HiddenZones {
         Self(hidden.collect())
     }
 
-    /// Whether there is none.
+    /// Whether there are no hidden zones.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The text of a zone for messages, metrics and status: as written if it is hidden.
+    /// Returns the text of a zone for messages, metrics and status: as written if the zone is
+    /// hidden.
     pub fn text(&self, zone: &Name) -> String {
         self.get(zone).map_or_else(|| zone.to_string(), ToString::to_string)
     }
 
-    /// The word of a zone as written, if it is hidden.
+    /// Returns the word of a zone as written, if the zone is hidden.
     pub fn get(&self, zone: &Name) -> Option<&Arc<str>> {
         self.0.iter().find(|(hidden, _)| hidden == zone).map(|(_, shown)| shown)
     }

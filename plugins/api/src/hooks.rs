@@ -21,9 +21,9 @@ pub struct Hooks {
     pub size: ReplySize,
     /// Plugins that write options into the OPT record of replies.
     pub options: Vec<Box<dyn WriteEdnsOptions>>,
-    /// Whether queries are counted.
+    /// Whether metrics count the block's queries.
     pub counts: bool,
-    /// The publishers of labels, if the block has `metadata`.
+    /// The publisher of metadata labels, if the block has `metadata`.
     pub labels: Option<Arc<dyn Labels>>,
     /// Plugins that observe every query.
     pub ended: Vec<Box<dyn ObserveQueries>>,
@@ -36,13 +36,13 @@ pub trait WriteEdnsOptions: Send + Sync {
     /// Writes the options of the reply to this query.
     fn write(&self, query: &Query<'_>, options: &mut OptionBytes);
 
-    /// Most bytes that it writes, with code and length of each option.
+    /// Returns the maximum number of bytes that `write` adds, with code and length of each option.
     fn most_octets(&self) -> usize;
 }
 
 /// Observes every query after its reply is sent.
 pub trait ObserveQueries: Send + Sync {
-    /// Called once for each query; lines are written to the thread's ring.
+    /// Called once for each query; log lines are written to the thread's ring `lines`.
     fn ended(&self, entry: &LogEntry<'_>, lines: &mut LineRing);
 }
 
@@ -55,8 +55,8 @@ pub trait ObserveFailures: Send + Sync {
     fn catch_up(&self, _now: Instant) {}
 }
 
-/// The size limit of a block's replies in bytes: over UDP the client's and the Corefile's, over a
-/// connection that of its length field.
+/// The maximum size of a block's replies in bytes: over UDP the smaller of the client's and the
+/// Corefile's limit, over a connection the maximum of the length field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplySize {
     most: usize,
@@ -70,12 +70,12 @@ impl Default for ReplySize {
 }
 
 impl ReplySize {
-    /// The Corefile's limit over UDP.
+    /// Creates the Corefile's limit for UDP.
     pub fn at_most(octets: u16) -> Self {
         Self { most: octets.into(), written: Some(octets) }
     }
 
-    /// The limit of a reply to this query over that transport.
+    /// Returns the maximum size of a reply to this query over a transport.
     #[inline]
     pub fn limit(self, query: &Query<'_>, proto: Proto) -> usize {
         match proto {
@@ -84,21 +84,21 @@ impl ReplySize {
         }
     }
 
-    /// The size that log and templates print for a client that accepts `octets`: not above the
-    /// Corefile's limit, as in CoreDNS.
+    /// Returns the size that log and templates print for a client that accepts `octets`: at most
+    /// the Corefile's limit, as in CoreDNS.
     pub fn displayed(self, octets: usize) -> usize {
         self.written.map_or(octets, |written| octets.min(written.into()))
     }
 }
 
 impl Hooks {
-    /// Writes the options of a reply's OPT record, if it has one.
+    /// Writes the options into the OPT record of a reply, if there are any.
     #[inline]
     pub fn write_options(&self, query: &Query<'_>, options: &mut OptionBytes) {
         self.options.iter().for_each(|plugin| plugin.write(query, options));
     }
 
-    /// Most bytes of options in an OPT record.
+    /// Returns the maximum bytes of options in an OPT record.
     pub fn most_octets(&self) -> usize {
         self.options.iter().map(|plugin| plugin.most_octets()).sum()
     }
@@ -114,7 +114,7 @@ impl Hooks {
         self.ended.iter().for_each(|plugin| plugin.ended(entry, lines));
     }
 
-    /// Lets observers of failures write summaries that are due.
+    /// Makes observers of failures write summaries that are due.
     pub fn catch_up(&self, now: Instant) {
         self.failed.iter().for_each(|plugin| plugin.catch_up(now));
     }

@@ -9,13 +9,13 @@ use hostsfile::Table;
 
 /// The hosts table that a batch of queries loaded last, for the other queries of the batch.
 ///
-/// Loading a table takes two locked instructions (an `arc-swap` debt is taken and paid). Each is a full
-/// memory barrier: it drains the store buffer, and later loads wait for it.
+/// Loading a table takes two atomic instructions (`arc-swap` takes and pays a debt). Each is a full
+/// memory barrier: it drains the store buffer and delays later loads.
 #[derive(Default)]
 pub struct HostsGuard<'h>(Option<(&'h ArcSwap<Table>, Guard<Arc<Table>>)>);
 
 impl<'h> HostsGuard<'h> {
-    /// The current table, or the one that the batch loaded first.
+    /// Returns the table that this batch has loaded from `of`; otherwise loads the current table.
     #[inline]
     pub fn table(&mut self, of: &'h ArcSwap<Table>) -> &Table {
         if self.0.as_ref().is_some_and(|(known, _)| !ptr::eq(*known, of)) {

@@ -1,4 +1,4 @@
-//! Labels of `metadata`, `plugin/name`.
+//! Names of `metadata` labels, such as `kubernetes/namespace`.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ pub fn is_label(text: &str) -> bool {
     text.split_once('/').is_some_and(|(plugin, name)| !plugin.is_empty() && !name.is_empty())
 }
 
-/// The ends of labels that begin with `beginning`, such as `kubernetes/client-label/`, in the words of
-/// directives: each once, sorted.
+/// Returns the rest of each label that begins with `beginning`, such as `kubernetes/client-label/`,
+/// in the words of directives; sorted, without duplicates.
 ///
 /// Directives write labels in full, but in different forms: `{/label}`, `{label}`, `"label"`.
 pub fn named_behind(beginning: &str, directives: &[Directive]) -> Vec<Box<str>> {
@@ -26,7 +26,7 @@ pub fn named_behind(beginning: &str, directives: &[Directive]) -> Vec<Box<str>> 
     named.into_iter().filter(|name| !name.is_empty()).map(Into::into).collect()
 }
 
-/// Whether the character is part of no label and no key of Kubernetes.
+/// Whether the character can be part of neither a label nor a Kubernetes key.
 fn ends_label(c: char) -> bool {
     !(c.is_ascii_alphanumeric() || "-_./".contains(c))
 }

@@ -4,9 +4,9 @@
 //! client query -> on_query -> on_query -> sources, cache, upstreams
 //! response <- on_response <- on_response <-'
 //! ```
-//! A block has them in plugin.cfg's order, and most blocks have none. A query that needs subqueries
-//! is evaluated again from the start each time one of them is answered: middleware must return the
-//! same result each time, and keeps no state but counters.
+//! Middleware of a block acts in plugin.cfg's order; most blocks have none. A query that needs
+//! subqueries is evaluated again from the start each time a subquery is answered: middleware must
+//! return the same result each time and keeps no state except counters.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ pub trait Middleware: std::fmt::Debug + Send + Sync {
     /// Changes the query, answers it, or lets it pass.
     fn on_query<'s>(&'s self, effective: &mut EffectiveQuery<'_>, context: &QueryContext<'_>) -> OnQuery<'s>;
 
-    /// Whether it answers queries of other classes than IN, so that the address of its block accepts
-    /// them.
+    /// Whether the plugin answers queries of classes other than IN, so that the addresses of its
+    /// block accept such queries.
     fn takes_other_classes(&self) -> bool {
         false
     }
 
-    /// The effect on such a query, for `explain`. Without a `client` the query ends here only if it
-    /// does so for every client. The query is changed as for a client.
+    /// Returns the effect on a query, for `explain`. Without a `client`, a query ends here only if
+    /// it does so for every client. `effective` is changed as in `on_query`.
     fn explain(&self, effective: &mut EffectiveQuery<'_>, client: Option<IpAddr>) -> Explanation;
 }
 
@@ -42,9 +42,9 @@ pub trait Middleware: std::fmt::Debug + Send + Sync {
 pub enum OnQuery<'s> {
     /// The query continues; the response is not changed.
     Pass,
-    /// The query continues, and the hook gets its response.
+    /// The query continues, and the hook receives its response.
     Hook(Box<dyn ResponseHook + 's>),
-    /// The response; middleware above gets it in its hooks.
+    /// The response; the hooks of middleware that ran before receive it.
     Answer(Box<Message>),
     /// The query fails, with the reason.
     Fail(Failure),
@@ -54,9 +54,10 @@ pub enum OnQuery<'s> {
     NeedsSubquery(Box<dyn NeedsSubquery<'s> + 's>),
 }
 
-/// The rest of [`Middleware::on_query`], once subqueries are answered.
+/// The rest of [`Middleware::on_query`], run when subqueries are answered.
 pub trait NeedsSubquery<'s>: std::fmt::Debug {
-    /// The result; `None` while a subquery is not answered: the whole query is evaluated again then.
+    /// Returns the result; `None` while a subquery is unanswered: the whole query is evaluated
+    /// again later.
     fn resume(
         &self,
         effective: &mut EffectiveQuery<'_>,
@@ -67,14 +68,14 @@ pub trait NeedsSubquery<'s>: std::fmt::Debug {
 
 /// Changes a response.
 pub trait ResponseHook: std::fmt::Debug {
-    /// Whether it gets failures, too, which are messages without records.
+    /// Whether the hook also receives failures, which are messages without records.
     fn sees_failures(&self) -> bool {
         false
     }
 
-    /// Changes the response. It returns [`HookResult::Waiting`] while one of its `subqueries` is not
-    /// answered, as `rewrite/cname.rs` does. A hook that adds records, or changes more than the TTL
-    /// of one, clears AD.
+    /// Changes the response. Returns [`HookResult::Waiting`] while one of its `subqueries` is
+    /// unanswered, as `rewrite/cname.rs` does. A hook that adds records, or changes more of a
+    /// record than its TTL, clears AD.
     fn on_response(
         &self,
         effective: &EffectiveQuery<'_>,
@@ -89,28 +90,28 @@ pub trait ResponseHook: std::fmt::Debug {
 pub enum HookResult {
     /// The response is complete for this hook.
     Done,
-    /// A subquery is not answered yet: the whole query is evaluated again when it is.
+    /// A subquery is unanswered; the whole query is evaluated again when the answer arrives.
     Waiting,
 }
 
 /// Issues subqueries. A caller that needs several issues all of them before it waits, so that they
 /// run at the same time.
 pub trait Subqueries {
-    /// The server's answer to the client for `name`, `rtype` and `class`, routed to its server
-    /// block and through all plugins of that, `acl` included. `None` if an upstream must be queried
-    /// first: the caller then returns [`HookResult::Waiting`].
+    /// Returns the server's answer to the client for `name`, `rtype` and `class`, routed to the
+    /// name's server block and through all plugins of that block, `acl` included. `None` if an
+    /// upstream must be queried first: the caller then returns [`HookResult::Waiting`].
     fn resolve(&mut self, name: &Name, rtype: RType, class: Class) -> Option<SubqueryResult>;
 
-    /// The answer of this block's plugins below the caller for a name that is tried in place of the
-    /// query's: not routed again, with the type, options and flags of `effective`. Its failure is the
-    /// client's failure. The caller bounds the number of names.
+    /// Returns the answer of this block's plugins after the caller for a name tried in place of the
+    /// query's name, with the type, options and flags of `effective`. The query is not routed
+    /// again. A failure becomes the client's failure. The caller bounds the number of names.
     fn resolve_below(&mut self, effective: &EffectiveQuery<'_>, name: &Name) -> Option<SubqueryResult>;
 
-    /// Whether so many more bytes of names may be compared with patterns. If not, the caller leaves out
-    /// the remaining records.
+    /// Whether this many more bytes of names may be compared with patterns. If not, the caller
+    /// omits the remaining records.
     fn may_compare(&mut self, octets: usize) -> bool;
 
-    /// Counts one once the client's query is answered.
+    /// Increments `counter` when the client's query is answered.
     fn count_when_answered(&mut self, counter: &Arc<PerThread>);
 }
 
@@ -124,8 +125,8 @@ pub enum SubqueryResult {
 }
 
 impl SubqueryResult {
-    /// Adds the Extended DNS Errors of the subquery (RFC 8914) to the options of the response: the client
-    /// gets the reason for which the target of an alias fails, as if it had queried the target.
+    /// Adds the Extended DNS Errors of the subquery (RFC 8914) to the options of the response, so
+    /// that the client gets the reason why the target of an alias fails.
     pub fn extend_ede(&self, response: &mut OptionBytes) {
         match self {
             Self::Answer(answer) => response.extend_ede(&answer.options),
@@ -140,20 +141,22 @@ impl SubqueryResult {
 
 /// The query that sources, cache and upstreams get: the client's, changed by middleware.
 ///
-/// It is the key of cache entries and of queries in flight. The reply has the client's question.
+/// The effective query is the key of cache entries and of queries in flight. The reply has the
+/// client's question.
 pub struct EffectiveQuery<'q> {
     client: &'q Query<'q>,
     /// The server address that received the query, as `dns://ADDRESS:PORT`.
     pub server: &'q str,
-    /// Whether counters count it: it is a client's query and evaluated for the first time, no subquery.
+    /// Whether metrics count the query: a client's query, not a subquery, evaluated for the first
+    /// time.
     pub counts: bool,
-    /// Whether it is the target of an alias or of a subquery. Such a name is complete: no client has
-    /// added a search domain to it.
+    /// Whether the name is the target of an alias or of a subquery. Such a name is complete: no
+    /// client has appended a search domain.
     pub is_target: bool,
-    /// Whether middleware made the name of the value of an environment variable: `explain` does not
-    /// print it.
+    /// Whether middleware made the name from the value of an environment variable; `explain` then
+    /// does not print the name.
     pub hides_name: bool,
-    /// As [`Query::question`], if it is not the client's.
+    /// The question as in [`Query::question`], if it differs from the client's.
     question: Option<Box<[u8]>>,
     name: Name,
     rtype: RType,
@@ -166,21 +169,21 @@ pub struct EffectiveQuery<'q> {
     /// Codes of the options in `options`; upstreams get no options of other codes.
     known: Vec<u16>,
     subnet: UpstreamSubnet,
-    /// All overrides for upstreams alone, as in [`UpstreamOverrides`].
+    /// The encoded overrides for upstreams, as in [`UpstreamOverrides`].
     added: Vec<u8>,
 }
 
 /// The client subnet that upstreams get.
 #[derive(Debug, PartialEq, Eq)]
 enum UpstreamSubnet {
-    /// The client's own, if it sent one.
+    /// The subnet that the client sent, if any.
     Own,
     None,
     Written(Vec<u8>),
 }
 
 impl<'q> EffectiveQuery<'q> {
-    /// The client's query, with the changes of middleware above if this is a subquery.
+    /// Starts with the client's query; a subquery keeps the changes that middleware has made.
     pub fn new(client: &'q Query<'q>, server: &'q str, counts: bool) -> Self {
         let Query { name, rtype, class, overrides, .. } = *client;
         let mut effective = Self {
@@ -221,32 +224,32 @@ impl<'q> EffectiveQuery<'q> {
         }
     }
 
-    /// The client's query.
+    /// Returns the client's query.
     pub fn client_query(&self) -> &'q Query<'q> {
         self.client
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The type.
+    /// Returns the type.
     pub fn rtype(&self) -> RType {
         self.rtype
     }
 
-    /// The class.
+    /// Returns the class.
     pub fn class(&self) -> Class {
         self.class
     }
 
-    /// The header flags that an upstream gets, of RD, AA and RA; only RD is taken from the client.
+    /// Returns the header flags for upstreams: RD, AA and RA; only RD is copied from the client.
     pub fn flags(&self) -> Flags {
         self.flags
     }
 
-    /// Whether it equals the client's query.
+    /// Whether the effective query equals the client's query.
     pub fn is_unchanged(&self) -> bool {
         self.question.is_none()
             && self.flags == own_flags(self.client)
@@ -254,7 +257,7 @@ impl<'q> EffectiveQuery<'q> {
             && self.subnet == UpstreamSubnet::Own
     }
 
-    /// Whether its question is not the client's.
+    /// Whether the question differs from the client's.
     pub fn has_other_question(&self) -> bool {
         self.question.is_some()
     }
@@ -277,14 +280,14 @@ impl<'q> EffectiveQuery<'q> {
         self.spell();
     }
 
-    /// Sets and clears header flags for upstreams, of RD, AA and RA.
+    /// Sets and clears the header flags RD, AA and RA for upstreams.
     pub fn change_flags(&mut self, set: u16, clear: u16) {
         self.flags.0 = (self.flags.0 | set) & !clear;
         self.clears_rd = (self.clears_rd || clear & Flags::RD != 0) && set & Flags::RD == 0;
         self.write();
     }
 
-    /// The name as text; in the client's case if the question is the client's.
+    /// Returns the name as text, in the client's case if the question is the client's.
     pub fn spelled(&self) -> String {
         let mut text = self.name.to_string().into_bytes();
         let question = self.question.as_deref().unwrap_or(self.client.question);
@@ -309,7 +312,7 @@ impl<'q> EffectiveQuery<'q> {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// The client subnet that upstreams get.
+    /// Returns the client subnet that upstreams get.
     pub fn subnet(&self) -> Option<&[u8]> {
         match &self.subnet {
             UpstreamSubnet::Own => self.client.edns.and_then(|edns| edns.client_subnet),
@@ -324,8 +327,8 @@ impl<'q> EffectiveQuery<'q> {
         self.write();
     }
 
-    /// The first option of that code that upstreams get. The first call with a code adds the client's
-    /// options of it; all other options of the client concern one hop only.
+    /// Returns the first option with this code that upstreams get. The first call with a code
+    /// copies the client's options of that code; the client's other options apply to one hop only.
     pub fn option(&mut self, code: u16) -> Option<&[u8]> {
         if !self.known.contains(&code) {
             self.known.push(code);
@@ -341,8 +344,8 @@ impl<'q> EffectiveQuery<'q> {
         all.find(|(other, _)| *other == code).map(|(_, value)| value)
     }
 
-    /// Replaces the first option of that code for upstreams, or adds it. Returns false and changes nothing
-    /// if the options would be longer than `MOST_OPTIONS`.
+    /// Replaces the first option with this code for upstreams, or adds one. Returns false and
+    /// changes nothing if the options would be longer than `MOST_OPTIONS`.
     pub fn set_option(&mut self, code: u16, value: &[u8]) -> bool {
         self.option(code);
         let (mut with, mut there) = (Vec::new(), false);
@@ -362,7 +365,7 @@ impl<'q> EffectiveQuery<'q> {
         fits
     }
 
-    /// Removes all options of that code for upstreams.
+    /// Removes all options with this code for upstreams.
     pub fn remove_options(&mut self, code: u16) {
         self.option(code);
         let mut rest = Vec::new();
@@ -373,19 +376,19 @@ impl<'q> EffectiveQuery<'q> {
         self.write();
     }
 
-    /// The options for upstreams, except a client subnet.
+    /// Returns the options for upstreams, except a client subnet.
     pub fn options(&self) -> impl Iterator<Item = (u16, &[u8])> {
         options(&self.options).flatten()
     }
 
-    /// The query for sources, cache and upstreams.
+    /// Returns the query for sources, cache and upstreams.
     pub fn query(&self) -> Query<'_> {
         let mut query = *self.client;
         query.question = self.question.as_deref().unwrap_or(self.client.question);
         (query.name, query.rtype, query.class, query.flags) = (self.name, self.rtype, self.class, self.flags);
         query.overrides = UpstreamOverrides::new(&self.added);
         if self.subnet != UpstreamSubnet::Own {
-            // A subnet may be written for a client without EDNS.
+            // A rule may add a subnet to the query of a client without EDNS.
             let plain = || wire::Edns {
                 udp_size: 512,
                 version: 0,
@@ -415,7 +418,7 @@ impl<'q> EffectiveQuery<'q> {
     }
 }
 
-/// A question in wire form.
+/// Encodes a question in wire form.
 pub fn question(name: &Name, rtype: RType, class: Class) -> Vec<u8> {
     let mut question = name.as_wire().to_vec();
     question.extend_from_slice(&rtype.0.to_be_bytes());
@@ -423,10 +426,10 @@ pub fn question(name: &Name, rtype: RType, class: Class) -> Vec<u8> {
     question
 }
 
-/// The client's header flags except AA and RA, which have no meaning in a query.
+/// Returns the client's header flags except AA and RA, which have no meaning in a query.
 fn own_flags(client: &Query<'_>) -> Flags {
     Flags(client.flags.0 & !(Flags::AA | Flags::RA))
 }
 
-/// Most bytes of options in one query for upstreams.
+/// Maximum bytes of options in a query to upstreams.
 const MOST_OPTIONS: usize = 4_096;

@@ -14,59 +14,60 @@ use crate::hooks::ReplySize;
 pub struct QueryContext<'b> {
     /// When the batch of the query was received.
     pub now: Instant,
-    /// The client's transport.
+    /// The transport of the query.
     pub proto: Proto,
-    /// The thread that counts the query.
+    /// The index of the thread, which selects the thread's counters.
     pub writer: usize,
     client: &'b Peer,
-    /// The address of the listener, and the one that the client used if the listener has a wildcard.
+    /// The address of the listener; if that is a wildcard, `local` is the address that the client
+    /// used.
     listener: SocketAddr,
     local: Option<Local>,
 }
 
 impl<'b> QueryContext<'b> {
-    /// The context of a query from `client` to the address `server`.
+    /// Creates the context of a query from `client` to the listener at `server`.
     pub fn new(now: Instant, client: &'b Peer, server: SocketAddr, proto: Proto, writer: usize) -> Self {
         Self { now, proto, writer, client, listener: server, local: None }
     }
 
-    /// The same for another query of the batch.
+    /// Reuses the context for another query of the batch.
     #[inline]
     pub fn take_up(&mut self, client: &'b Peer, local: Option<Local>) {
         (self.client, self.local) = (client, local);
     }
 
-    /// Largest reply to `query` in bytes that any block sends, regardless of the size that the
-    /// client advertises.
+    /// Returns the maximum size in bytes of a reply to `query` in any block, regardless of the
+    /// block's own limit.
     pub fn room(&self, query: &Query<'_>) -> usize {
         ReplySize::at_most(wire::MAX_UDP_SIZE).limit(query, self.proto)
     }
 
-    /// The client.
+    /// Returns the client's address.
     pub fn client(&self) -> SocketAddr {
         self.client.address()
     }
 
-    /// The server address that the client used.
+    /// Returns the server address that the client used.
     pub fn server(&self) -> SocketAddr {
         self.local.map_or(self.listener, |local| (local.address, self.listener.port()).into())
     }
 }
 
-/// The result of a lookup that does not wait: of one plugin, and of all plugins of a block.
+/// The result of a lookup that does not wait, for one plugin or for all plugins of a block.
 #[derive(Debug)]
 pub enum Lookup {
     /// The reply is written.
     Answer,
     /// The reply is written, and CNAMEs in its answer section must be followed.
     Follow,
-    /// As `Follow`, but the query fails if the target of one has no answer.
+    /// As `Follow`, but the query fails if the target of a CNAME has no answer.
     FollowOrFail,
     /// The reply is written, and an upstream must be queried to refresh the cache.
     Refresh,
     /// The next plugin gets the query; the reply is unchanged.
     Pass,
-    /// An upstream must be queried; after this time the client gets a stale answer.
+    /// An upstream must be queried; after this duration the client gets a stale answer.
     Ask(Option<Duration>),
     /// The query fails.
     Fail(Failure),

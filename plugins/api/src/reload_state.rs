@@ -9,46 +9,46 @@ use std::time::Instant;
 use logging::Logger;
 use metrics::Families;
 
-/// State of one plugin.
+/// The state of one plugin that outlives a reload.
 pub trait Persistent: Any + Send + Sync {
-    /// Adds its metrics.
+    /// Adds the plugin's metrics.
     fn collect(&self, _into: &mut Families) {}
 
-    /// Starts what a configuration needs before it serves, such as watches of a cluster, and waits for it
-    /// as long as the configuration allows.
+    /// Starts what a configuration needs before it serves, such as watches of a cluster, and waits
+    /// at most as long as the configuration allows.
     fn begin(&self, _logger: &Logger) {}
 
     /// Saves state for the next process, within about a second.
     fn leave(&self) {}
 
-    /// The plugin if it is not ready, with the cause if an operator can remove it.
+    /// Returns the plugin's name if it is not ready, with the cause if an operator can remove it.
     fn not_ready(&self) -> Option<Cow<'static, str>> {
         None
     }
 
-    /// Reports problems of files that are not read yet, for `check`, which does not serve.
+    /// Reports problems of files that are not yet read, for `check`, which does not serve.
     fn check(&self, _logger: &Logger) {}
 
-    /// Reads files that are due, and returns when the next one is.
+    /// Reads files that are due; returns when the next file is due.
     fn look(&self, _now: Instant, _logger: &Logger) -> Option<Instant> {
         None
     }
 }
 
-/// The state of all plugins, by its type.
+/// The states of all plugins, by type.
 #[derive(Default)]
 pub struct ReloadState(Mutex<HashMap<TypeId, Arc<dyn Persistent>>>);
 
 impl ReloadState {
-    /// The state of this type.
+    /// Returns the state of this type, created on first use.
     pub fn get<K: Persistent + Default>(&self) -> Arc<K> {
         let kept: Arc<dyn Any + Send + Sync> =
             self.lock().entry(TypeId::of::<K>()).or_insert_with(|| Arc::<K>::default()).clone();
-        // It was put in under its own type.
+        // Each state is stored under its own type, so that the downcast succeeds.
         kept.downcast().unwrap_or_default()
     }
 
-    /// All states.
+    /// Returns all states.
     pub fn all(&self) -> Vec<Arc<dyn Persistent>> {
         self.lock().values().cloned().collect()
     }

@@ -7,12 +7,12 @@ use wire::Name;
 
 /// Provides the search paths of clients.
 pub trait SearchPaths: Debug + Send + Sync {
-    /// The domains of the client's search path in its order, if `name` may be a completed name; `None`
-    /// unless they are known for certain.
+    /// Returns the domains of the client's search path, in order, if `name` may be a completed
+    /// name; `None` unless the search path is certain.
     fn search_path(&self, name: &Name, client: IpAddr) -> Option<Vec<Name>>;
 }
 
-/// Most domains of a search path, as in Kubernetes (MaxDNSSearchPaths).
+/// Maximum number of domains of a search path, as in Kubernetes (MaxDNSSearchPaths).
 pub const MOST_DOMAINS: usize = 32;
-/// Most bytes of all domains of a search path, as text with a blank between two (MaxDNSSearchListChars).
+/// Maximum bytes of a search path as text, separated by blanks (MaxDNSSearchListChars).
 pub const MOST_SEARCH_OCTETS: usize = 2_048;

@@ -29,7 +29,7 @@ impl<T: Any + Debug + Send + Sync> PluginSpec for T {}
 
 /// The directives of a plugin with hooks for every query and reply of its block.
 pub trait HooksSpec: PluginSpec {
-    /// Adds to `context.hooks`; plugins above it in plugin.cfg have done so before.
+    /// Adds hooks to `context.hooks`; plugins earlier in plugin.cfg have already added theirs.
     fn build(&self, context: &mut BuildContext<'_>);
 
     /// Whether other plugins of the block can read labels of queries.
@@ -40,10 +40,11 @@ pub trait HooksSpec: PluginSpec {
 
 /// The directives of a plugin that acts on queries and answers around the sources.
 pub trait MiddlewareSpec: PluginSpec {
-    /// Builds the middleware of a block. The sources are built before, with their extensions.
+    /// Builds the middleware of a block, after its sources and their extensions.
     ///
     /// # Errors
-    /// A file or other resource that cannot be used, with the place of its word in the Corefile.
+    /// A file or other resource cannot be used; the error has the location of its word in the
+    /// Corefile.
     fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Middleware>>;
 
     /// Whether the middleware never changes a query's name. A changed name may lie in no zone of the
@@ -52,7 +53,8 @@ pub trait MiddlewareSpec: PluginSpec {
         false
     }
 
-    /// The directive of the block that must know the search paths of clients.
+    /// Returns the directive that must provide the search paths of clients, if the middleware needs
+    /// them.
     fn searches(&self) -> Option<&'static str> {
         None
     }
@@ -63,51 +65,51 @@ pub trait SourceSpec: PluginSpec {
     /// Builds the source of a block.
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source>;
 
-    /// Zones with names that only this source knows.
+    /// Returns the zones with names that only this source answers.
     fn zones(&self) -> &[Name] {
         &[]
     }
 
-    /// The publisher of the labels of this plugin, if the block has `metadata`. Called before any
-    /// source is built, since other sources read them.
+    /// Returns the publisher of this plugin's metadata labels, if the block has `metadata`. Called
+    /// before any source is built, since other sources read labels.
     fn labels(&self, _context: &BuildContext<'_>) -> Option<Arc<dyn Labels>> {
         None
     }
 }
 
-/// The server block, for a plugin that reads its directives.
+/// The server block as seen by a plugin that reads its directives.
 #[derive(Debug, Clone, Copy)]
 pub struct ParseContext<'c> {
     /// The block's zones.
     pub zones: &'c [Name],
     /// All directives of the block.
     pub directives: &'c [Directive],
-    /// The plugins of the block above this one in plugin.cfg, with the specs that they read.
+    /// The plugins of the block that precede this one in plugin.cfg, with their specs.
     pub read: &'c [(&'static str, Role)],
 }
 
 impl<'c> ParseContext<'c> {
-    /// The directory of `root`, where relative paths start.
+    /// Returns the directory of `root`, which relative paths start from.
     pub fn root(&self) -> Option<&'c ShownPath> {
         self.read.iter().find_map(|(_, role)| role.get()).map(|Root(path)| path)
     }
 
-    /// Whether middleware asks this directive for the search paths of clients.
+    /// Whether middleware needs the search paths of clients from this directive.
     pub fn is_searched(&self, directive: &str) -> bool {
         self.read
             .iter()
             .any(|(_, role)| matches!(role, Role::Middleware(step) if step.searches() == Some(directive)))
     }
 
-    /// All directives of the block if plugins can read labels of queries, since they name labels; else
-    /// none.
+    /// Returns all directives of the block if plugins can read metadata labels, since directives
+    /// name labels; otherwise returns none.
     pub fn readers_of_labels(&self) -> &'c [Directive] {
         let publishes = |(_, role): &(&str, Role)| role.hooks().is_some_and(HooksSpec::publishes_labels);
         if self.read.iter().any(publishes) { self.directives } else { &[] }
     }
 }
 
-/// The server block, for a plugin that is built.
+/// The server block as seen by a plugin that is being built.
 pub struct BuildContext<'c> {
     /// Values that outlive a reload, such as counters: one of each type.
     pub reload_state: &'c ReloadState,
@@ -115,24 +117,24 @@ pub struct BuildContext<'c> {
     pub extensions: &'c Extensions,
     /// The process's log.
     pub logger: &'c Logger,
-    /// Where the block listens.
+    /// The endpoints on which the block listens.
     pub endpoints: &'c [Endpoint],
-    /// The same as labels: `dns://ADDRESS:PORT`.
+    /// The endpoints as labels: `dns://ADDRESS:PORT`.
     pub servers: &'c [String],
     /// The zones of the block.
     pub zones: &'c [Name],
     /// The plugins of the block with their specs.
     pub plugins: &'c [(&'static str, Role)],
-    /// Number of threads that count, each with its own counter: every worker and, last, the thread of
-    /// streams.
+    /// Number of threads that count, each with its own counter: every worker and, last, the thread
+    /// that serves streams.
     pub threads: usize,
     /// The hooks of the block; complete before the first source is built.
     pub hooks: Hooks,
 }
 
 impl BuildContext<'_> {
-    /// The scope of a source with these zones: no names are compared if every name that can reach it
-    /// is within one of them.
+    /// Returns the scope of a source with these zones. The scope compares no names if every name
+    /// that can reach the source is within one of the zones.
     pub fn scope(&self, zones: &[Name]) -> Scope {
         let is_within = |zone: &Name| zones.iter().any(|own| zone.is_within(own));
         let keep_names = self.plugins.iter().all(|(_, role)| match role {
@@ -165,7 +167,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The spec of hooks, if it has this role.
+    /// Returns the spec of hooks, if the plugin has this role.
     pub fn hooks(&self) -> Option<&dyn HooksSpec> {
         match self {
             Self::Hooks(hooks) => Some(&**hooks),
@@ -173,7 +175,7 @@ impl Role {
         }
     }
 
-    /// The spec of a source, if it has this role.
+    /// Returns the spec of a source, if the plugin has this role.
     pub fn source(&self) -> Option<&dyn SourceSpec> {
         match self {
             Self::Source(source) => Some(&**source),
@@ -181,7 +183,7 @@ impl Role {
         }
     }
 
-    /// The plugin's spec, if it is of this type.
+    /// Returns the plugin's spec, if it is of this type.
     pub fn get<T: PluginSpec>(&self) -> Option<&T> {
         let spec: &dyn Any = match self {
             Self::Setting(spec) | Self::Forwarding(spec) => &**spec,
@@ -195,8 +197,8 @@ impl Role {
 
 /// Answers from memory, without I/O and without a lock.
 pub trait Source: Send + Sync {
-    /// Answers the query, fails it or lets it pass. The default, for sources that only answer requests for
-    /// zones, lets all pass. `tables` caches the hosts table for the batch of queries.
+    /// Answers the query, fails it or lets it pass. The default lets every query pass, for sources
+    /// that only answer zone requests. `tables` caches the hosts table for the batch of queries.
     fn lookup<'h>(
         &'h self,
         _context: &QueryContext<'_>,
@@ -208,14 +210,14 @@ pub trait Source: Send + Sync {
         Lookup::Pass
     }
 
-    /// Whether the client may get the zone. Only `transfer` decides; without it no client of the block
-    /// gets a zone.
+    /// Whether the client may transfer the zone; `None` if this plugin does not decide. Only
+    /// `transfer` decides; without it no client of the block may transfer a zone.
     fn permits(&self, _request: &ZoneRequest<'_>, _context: &QueryContext<'_>) -> Option<bool> {
         None
     }
 
-    /// Answers a request for a zone as a whole, or lets it pass, as most sources do. AXFR requests only
-    /// arrive over streams.
+    /// Answers a request for a whole zone, or lets it pass, as most sources do. AXFR requests
+    /// arrive over streams only.
     fn of_zone(
         &self,
         _request: &ZoneRequest<'_>,
@@ -225,11 +227,12 @@ pub trait Source: Send + Sync {
         ZoneOutcome::Pass
     }
 
-    /// The clients that may get the zone, for `explain`; `None` if this plugin does not decide.
+    /// Returns the clients that may transfer the zone, for `explain`; `None` if this plugin does
+    /// not decide.
     fn sends(&self, _query: &Query<'_>) -> Option<String> {
         None
     }
 
-    /// The effect on such a query, for `explain`.
+    /// Returns the effect on a query, for `explain`.
     fn explain(&self, query: &Query<'_>) -> Explanation;
 }

@@ -5,12 +5,12 @@
 //!                                  connection <- next <-'      whenever the kernel has the message before
 //! ```
 //! A source answers such a request or passes it; a request that no source of the block answers is
-//! refused. For a transfer it returns [`Messages`]: the zone's content, and the client's position in it.
-//! The client's connection requests the next message when the kernel has all before; so it is never
-//! ahead of the client by more than one message, and it is dropped with the connection. It must
-//! hold an immutable snapshot (an `Arc` that all readers share), no copy, and nothing that grows: a
-//! slow client keeps it for minutes, while the zone and the configuration change. Few transfers run
-//! at a time (docs/limits.md).
+//! refused. For a transfer the source returns [`Messages`]: the zone's content, and the client's
+//! position in it. The client's connection requests the next message when the kernel has accepted
+//! all earlier ones, so that at most one message is buffered. `Messages` is dropped with the
+//! connection. It must hold an immutable snapshot (an `Arc` that all readers share), no copy, and
+//! nothing that grows: a slow client keeps it for minutes, while the zone and the configuration
+//! change. Few transfers run at a time (docs/limits.md).
 //!
 //! A transfer is the zone's SOA record, every other record, and the SOA again (RFC 5936, section 2.2). For
 //! an IXFR [`wire::ZoneRequest::serial`] is the client's serial: a client with the newest serial gets the
@@ -18,7 +18,7 @@
 //! (section 4). Over UDP no zone is sent: an IXFR gets the SOA, after which the client repeats the request
 //! over TCP (RFC 1995, section 2), and an AXFR is refused (RFC 5936, section 4.2); no source is called.
 //!
-//! Without a `transfer` of the block that names the client no source is called
+//! Unless a `transfer` of the block permits the client, no source is called
 //! ([`Source::permits`](crate::spec::Source)).
 //!
 //! `acl` and other middleware apply to the name and type of transfers, too. Response hooks do not;
@@ -30,7 +30,7 @@ use crate::failure::Failure;
 
 /// The result of a request for a zone at a source.
 pub enum ZoneOutcome {
-    /// Not its zone: the next source is called; the reply is unchanged.
+    /// The zone is not this source's: the next source is called; the reply is unchanged.
     Pass,
     /// The reply is written and complete.
     Answer,
@@ -42,13 +42,13 @@ pub enum ZoneOutcome {
 
 /// The messages of one transfer.
 pub trait Messages: Send + Sync {
-    /// Writes records to the next message until it is [`Full`] or there are no more. A record that did not
-    /// fit is the first of the following message.
+    /// Writes records to the next message until it is [`Full`] or no records are left. A record
+    /// that did not fit is the first of the following message.
     fn next(&mut self, message: &mut StreamMessage<'_, '_>) -> Next;
 }
 
-/// A stream of records, as many to a message as fit. The function pushes records until one does not fit,
-/// which it pushes first in its next call, and returns what follows.
+/// A stream of records, as many in each message as fit. The function pushes records until one does
+/// not fit, pushes that record first in its next call, and returns what follows the message.
 pub struct RecordByRecord<F>(pub F);
 
 impl<F: FnMut(&mut Push<'_>) -> Next + Send + Sync> Messages for RecordByRecord<F> {
@@ -63,12 +63,12 @@ pub type Push<'p> = dyn FnMut(&Name, RType, u32, &[u8]) -> bool + 'p;
 /// What follows a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Another one.
+    /// Another message.
     More,
-    /// Another one. This one may have no record yet, and is not sent then: finding the next record takes so
-    /// long that other tasks run first.
+    /// Another message. The current one may have no record yet and is then not sent: finding the
+    /// next record takes so long that other tasks run first.
     Later,
-    /// That was the last.
+    /// No message: the current one is the last.
     End,
 }
 
@@ -81,20 +81,21 @@ pub struct StreamMessage<'m, 'b> {
     reply: &'m mut Reply<'b>,
     /// The zone: the name in the question.
     apex: &'m Name,
-    /// Bytes that follow the records.
+    /// Bytes reserved for the OPT record after the records.
     opt: usize,
-    /// Most records.
+    /// Maximum number of records.
     most: u16,
 }
 
 impl<'m, 'b> StreamMessage<'m, 'b> {
-    /// A message of at most `most` records, with room for an OPT of `opt` bytes.
+    /// Creates a message of at most `most` records, with room for an OPT record of `opt` bytes.
     pub fn new(reply: &'m mut Reply<'b>, apex: &'m Name, opt: usize, most: u16) -> Self {
         reply.flags = Flags::AA;
         Self { reply, apex, opt, most }
     }
 
-    /// Adds a record of class IN to the answer section; `ttl` in seconds, names in `data` written out.
+    /// Adds a record of class IN to the answer section; `ttl` in seconds, names in `data`
+    /// uncompressed.
     ///
     /// # Errors
     /// [`Full`]: the record belongs to the next message.
