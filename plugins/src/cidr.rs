@@ -1,17 +1,17 @@
-//! Networks written as IPv4-mapped ones.
+//! Conversion of IPv4-mapped networks.
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// The IPv4 network of an IPv4-mapped one (`::ffff:192.0.2.0/120`, RFC 4291, section 2.5.5.2);
-/// `None` for any other.
+/// Returns the IPv4 network of an IPv4-mapped one (`::ffff:192.0.2.0/120`, RFC 4291, section
+/// 2.5.5.2); `None` for any other network.
 pub(crate) fn mapped(network: &IpNet) -> Option<Ipv4Net> {
     let IpNet::V6(network) = network else { return None };
     let length = network.prefix_len().checked_sub(96)?;
     Ipv4Net::new(network.network().to_ipv4_mapped()?, length).ok()
 }
 
-/// The network that Go's `net.IPNet` compares with addresses: an IPv4-mapped one is an IPv4
-/// network.
+/// Returns the network that Go's `net.IPNet` compares with addresses: an IPv4-mapped network
+/// becomes an IPv4 network.
 pub(crate) fn canonical(network: IpNet) -> IpNet {
     mapped(&network).map_or(network, IpNet::V4)
 }

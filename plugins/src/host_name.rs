@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-/// The host's current name from the kernel; `localhost` if it has none.
+/// Returns the host's current name from the kernel; `localhost` if the host has none.
 pub(crate) fn host_name() -> String {
     name_or_localhost(rustix::system::uname().nodename())
 }

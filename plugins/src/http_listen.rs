@@ -8,7 +8,7 @@ use plugin::args::{Args, Result, bad};
 /// Reads the address argument of a directive with an HTTP endpoint.
 ///
 /// # Errors
-/// The argument is no address and port.
+/// The argument is not an address and port.
 pub(crate) fn admin_address(
     plugin: &'static str,
     directive: &Directive,

@@ -43,11 +43,11 @@ struct Rule {
     types: Vec<RType>,
     /// Empty means every client.
     sources: Vec<IpNet>,
-    /// Warnings about them, with their place.
+    /// Warnings about the sources, with their location.
     odd: Vec<String>,
 }
 
-/// Warnings, with their place.
+/// Returns the warnings about `acl` directives, with their location.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     let all = spec.blocks.iter().filter_map(|block| block.get::<AclSpec>()).flat_map(|AclSpec(lists)| lists);
     all.flat_map(|list| &list.rules).flat_map(|rule| rule.odd.iter().cloned())
@@ -63,7 +63,8 @@ enum Action {
 }
 
 impl AclSpec {
-    /// Reads every `acl` of a server block; without zones an `acl` is for the block's `own`.
+    /// Reads every `acl` of a server block; an `acl` without zones applies to `own`, the block's
+    /// zones.
     fn read(directives: &[&Directive], own: &[Name]) -> Result<Self> {
         let list = |directive: &&Directive| {
             let words = Args::new(PLUGIN, directive, "[ZONES...]").rest();
@@ -73,18 +74,20 @@ impl AclSpec {
         directives.iter().map(list).collect::<Result<_>>().map(Self)
     }
 
-    /// The text of a list's zone, as written if it has the value of a variable.
+    /// Returns the text of a list's zone; as written if it has the value of an environment
+    /// variable.
     fn text_of(&self, zone: &Name) -> String {
         let shown = self.0.iter().find_map(|list| list.hidden.get(zone));
         shown.map_or_else(|| zone.to_string(), ToString::to_string)
     }
 
-    /// The rule that decides, with the zone of its list that holds the name.
+    /// Returns the first matching rule, with the zone of its list that contains the name.
     fn find(&self, name: &Name, rtype: RType, client: IpAddr) -> Option<(&Name, &Rule)> {
         self.rules(name, rtype).find(|(_, rule)| rule.is_for(client))
     }
 
-    /// The rules for a query with this name and type, for any client, in order of evaluation.
+    /// Returns the rules for a query with this name and type, for any client, in order of
+    /// evaluation.
     fn rules<'l>(&'l self, name: &Name, rtype: RType) -> impl Iterator<Item = (&'l Name, &'l Rule)> {
         self.0.iter().flat_map(move |list| {
             // The longest zone that matches, which is the metrics' `zone` label.
@@ -95,7 +98,7 @@ impl AclSpec {
         })
     }
 
-    /// The verdict for all clients; `None` if it depends on the client.
+    /// Returns the verdict for all clients; `None` if it depends on the client.
     fn for_all_clients(&self, name: &Name, rtype: RType) -> Option<Option<(&Name, &Rule)>> {
         let mut rules = self.rules(name, rtype);
         let first = rules.next();
@@ -174,14 +177,15 @@ impl Rule {
     }
 }
 
-/// `ADDRESS[/LENGTH]`.
+/// Parses `ADDRESS[/LENGTH]`.
 fn network(word: &Word) -> Result<IpNet> {
     let text = &word.text;
     let read = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
     read.map_err(|_| bad(PLUGIN, word, "a network, such as 10.0.0.0/8 or 2001:db8::1, or `*`"))
 }
 
-/// Why a network never matches: a client over IPv4 has its IPv4 address.
+/// Returns a warning for an IPv4-mapped network, which never matches: IPv4 clients have IPv4
+/// addresses.
 fn matches_no_client(word: &Word, source: &IpNet) -> Option<String> {
     let (mapped, text) = (mapped(source)?, word.shown());
     // A variable's value is not printed.
@@ -256,7 +260,7 @@ struct Acl {
 struct ServerCounters {
     server: String,
     allowed: Arc<PerThread>,
-    /// Blocked, filtered and dropped, by the zone of the list.
+    /// Counters of blocked, filtered and dropped queries, by the zone of the list.
     by_zone: HashMap<Name, [Arc<PerThread>; 3]>,
 }
 
@@ -342,7 +346,7 @@ impl Persistent for AclCounters {
 }
 
 const PLUGIN: &str = "acl";
-/// By action.
+/// The metrics, in the order of the actions.
 const METRICS: [Metric; 4] = [
     Metric { name: "coredns_acl_allowed_requests_total", help: "Counter of DNS requests being allowed." },
     Metric { name: "coredns_acl_blocked_requests_total", help: "Counter of DNS requests being blocked." },
@@ -357,7 +361,7 @@ mod tests {
 
     const OWN: &[Name] = &[Name::ROOT];
 
-    /// The matching rule with its zone, or `-`.
+    /// Returns the matching rule with its zone, or `-`.
     fn decided(lines: &str, name: &str, rtype: RType, client: &str) -> String {
         let spec = read(lines, |directives| AclSpec::read(directives, OWN)).unwrap();
         let found = spec.find(&Name::from_text(name).unwrap(), rtype, client.parse().unwrap());

@@ -72,18 +72,18 @@ struct Autopath {
 /// Search paths.
 #[derive(Debug)]
 enum Paths {
-    /// One for all clients.
+    /// One search path for all clients.
     OfAll(Vec<Name>),
-    /// Each client's own.
+    /// A search path for each client.
     OfEach(Arc<dyn SearchPaths>),
 }
 
-/// Role of a query in its client's search path.
+/// The role of a query in its client's search path.
 #[derive(Debug)]
 enum Searched<'s> {
-    /// The first candidate: the client's name with the first domain.
+    /// The query is for the first candidate: the client's name with the first domain appended.
     For(Search<'s>),
-    /// The first domain itself.
+    /// The query is for the first domain itself.
     Domain,
 }
 
@@ -98,7 +98,8 @@ struct Search<'s> {
 }
 
 impl Autopath {
-    /// The names to try, if the client completes names and this is its first candidate.
+    /// Returns the names to try, if the client completes names and the query is for its first
+    /// candidate.
     fn search(&self, effective: &EffectiveQuery<'_>, client: IpAddr) -> Option<Searched<'_>> {
         let name = effective.name();
         if !self.spec.zones.iter().any(|zone| name.is_within(zone)) {
@@ -125,8 +126,8 @@ impl Autopath {
 }
 
 impl Search<'_> {
-    /// The candidates with their spelling: the base in every domain, and alone. Omits those too
-    /// long for a name.
+    /// Returns the candidates with their spelling: the base in every domain, then the base alone.
+    /// Omits candidates that are too long for a name.
     fn candidates(&self) -> impl Iterator<Item = (Name, Vec<u8>)> {
         let domains = self.path.iter().chain([&Name::ROOT]);
         domains.filter_map(|domain| {
@@ -233,12 +234,12 @@ impl<'s> NeedsSubquery<'s> for Search<'s> {
     }
 }
 
-/// Hook for a query for the first domain itself.
+/// The response hook for a query for the first domain itself.
 #[derive(Debug)]
 struct Domain;
 
 impl ResponseHook for Domain {
-    /// Completed names below it exist: NXDOMAIN would deny them, too (RFC 8020).
+    /// Turns NXDOMAIN into NODATA: NXDOMAIN would also deny the names below the domain (RFC 8020).
     fn on_response(
         &self,
         _: &EffectiveQuery<'_>,
@@ -246,7 +247,7 @@ impl ResponseHook for Domain {
         response: &mut Message,
         _: &mut dyn Subqueries,
     ) -> HookResult {
-        // After an alias NXDOMAIN applies to another name.
+        // NXDOMAIN after an alias applies to the alias's target, not to the domain.
         if response.rcode == Rcode::NXDOMAIN && response.section(Section::Answer).next().is_none() {
             response.rcode = Rcode::NOERROR;
             response.clear_ad();

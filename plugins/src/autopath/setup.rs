@@ -18,9 +18,9 @@ pub(super) const PLUGIN: &str = "autopath";
 pub struct AutopathSpec {
     /// Names of these zones are completed.
     pub(super) zones: Vec<Name>,
-    /// Source of search paths.
+    /// The source of search paths.
     pub(super) source: PathSource,
-    /// Location of that word.
+    /// The location of that source's word.
     pub(super) at: Location,
     /// Minimum number of dots in a name to complete; default 0.
     pub(super) ndots: usize,
@@ -28,16 +28,16 @@ pub struct AutopathSpec {
     pub(super) noerror: bool,
 }
 
-/// Source of search paths.
+/// The source of search paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PathSource {
-    /// The `search` line of a file: one for all clients.
+    /// The `search` line of a file, for all clients.
     File(ShownPath),
-    /// `@PLUGIN`: each client's own, from that directive of the block.
+    /// `@PLUGIN`: each client's search path, from that directive of the block.
     Plugin(&'static str),
 }
 
-/// Why a file has no search list.
+/// The reason why a file has no search list.
 #[derive(Debug, thiserror::Error)]
 enum SearchListError {
     #[error("no search list in {}; expected a line such as `search example.org`", .0.display())]
@@ -98,7 +98,7 @@ impl PathSource {
 }
 
 impl AutopathSpec {
-    /// The search list of `file`: at least one domain.
+    /// Returns the search list of `file`: at least one domain.
     pub(super) fn search_list(&self, file: &ShownPath) -> Result<Vec<Name>> {
         let text = files::read_with_timeout(file, LARGEST).map_err(|error| {
             let error = SetupError::File { plugin: PLUGIN, path: file.clone(), error: error.into() };
@@ -125,7 +125,7 @@ fn search_list(text: &str, file: &ShownPath) -> std::result::Result<Vec<Name>, S
         })
     };
     let mut domains = words.iter().map(domain).collect::<std::result::Result<Vec<_>, _>>()?;
-    // The root completes nothing; the name alone is tried last in any case.
+    // The root completes no name, and the name alone is tried last in any case.
     domains.retain(|domain| *domain != Name::ROOT);
     if domains.is_empty() { Err(SearchListError::Nothing(file.clone())) } else { Ok(domains) }
 }
@@ -133,7 +133,7 @@ fn search_list(text: &str, file: &ShownPath) -> std::result::Result<Vec<Name>, S
 const SOURCE: &str = "a file or @kubernetes, the only directive that provides search paths";
 const NDOTS: &str = "a number of dots, 0 to 15";
 const RESPONSE: &str = "noerror or nxdomain";
-/// The limit of resolvers (resolv.conf(5)).
+/// Maximum `ndots` of resolvers (resolv.conf(5)).
 const MOST_NDOTS: usize = 15;
-/// A resolv.conf has some hundred bytes.
+/// Maximum bytes read from a resolv.conf, which usually has some hundred.
 const LARGEST: u64 = 1 << 20;

@@ -67,7 +67,7 @@ fn errors_have_their_place() {
     );
 }
 
-/// The search list of a file with this text, or the error.
+/// Returns the search list of a file with this text, or the error.
 fn list(text: &str) -> std::result::Result<Vec<Name>, String> {
     let directory = tempfile::tempdir().unwrap();
     let file = files::ShownPath::from(directory.path().join("resolv.conf"));
@@ -106,7 +106,7 @@ fn search_list_bounds() {
     );
 }
 
-/// Middleware with this search path for clients at 192.0.2.9 alone.
+/// Builds middleware with this search path for clients at 192.0.2.9 alone.
 fn step(properties: &str, domains: &[&str]) -> Autopath {
     #[derive(Debug)]
     struct OfOne(Vec<Name>);
@@ -122,8 +122,8 @@ fn step(properties: &str, domains: &[&str]) -> Autopath {
     Autopath { spec, paths, answered }
 }
 
-/// Answers of subqueries: `NAME OCTET` has an address, `NAME nodata` and `NAME fails`; all other
-/// names do not exist.
+/// Builds answers of subqueries: `NAME BYTE` has an address, `NAME nodata` and `NAME fails`; all
+/// other names do not exist.
 fn others(rows: &[&str]) -> Others {
     let mut others = Others::default();
     for domain in ["t1.svc.c", "svc.c", "c", "host", "."] {
@@ -212,7 +212,7 @@ fn first_existing_name_answers() {
 fn first_domain_gets_nodata() {
     let alias = || vec![Rr::new(Section::Answer, &name("t1.svc.c"), RType::CNAME, 7, name("gone").as_wire())];
     for (client, asked, rcode, records, response) in [
-        // Names below it exist.
+        // Names below the search domain exist.
         (9, "t1.svc.c", Rcode::NXDOMAIN, vec![], "NOERROR 0"),
         (9, "T1.svc.C", Rcode::NXDOMAIN, vec![], "NOERROR 0"),
         // The alias exists; its target does not.

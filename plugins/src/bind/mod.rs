@@ -18,9 +18,9 @@ pub struct BindSpec(Vec<Bind>);
 /// One directive.
 #[derive(Debug, Clone)]
 struct Bind {
-    /// IP addresses, `fe80::1%LINK` among them, or interface names, in file order.
+    /// IP addresses, including `fe80::1%LINK`, or interface names, in file order.
     targets: Vec<Word>,
-    /// Excluded ones of these: addresses, or interfaces with all their addresses.
+    /// Targets to exclude: addresses, or interfaces with all their addresses.
     except: Vec<Word>,
 }
 
@@ -44,12 +44,12 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
 }
 
 impl BindSpec {
-    /// The listen addresses without duplicates and in order, with interfaces expanded by
-    /// `addresses_of`; their ports are 0. A link-local IPv6 address has an interface if the
-    /// directive names it.
+    /// Returns the listen addresses in order, without duplicates and with port 0; `addresses_of`
+    /// expands interfaces. A link-local IPv6 address has an interface if the directive names it.
     ///
     /// # Errors
-    /// At the word of an interface that does not exist or has no address; at the first word if `except` leaves none.
+    /// An interface does not exist or has no address (error at its word), or `except` leaves no
+    /// address (error at the first word).
     pub fn addresses(
         &self,
         addresses_of: &dyn Fn(&str) -> std::result::Result<Vec<SocketAddr>, node::NodeError>,
@@ -90,18 +90,18 @@ impl BindSpec {
 }
 
 impl BindSpec {
-    /// All words that name addresses, in file order.
+    /// Returns all words that name addresses, in file order.
     pub fn targets(&self) -> impl Iterator<Item = &Word> {
         self.0.iter().flat_map(|bind| &bind.targets)
     }
 
-    /// The word that names this address.
+    /// Returns the word that names this address.
     pub fn word_of(&self, ip: IpAddr) -> Option<&Word> {
         self.targets().find(|word| address(&word.text).is_some_and(|address| address.ip() == ip))
     }
 }
 
-/// `IP`, or `fe80::1%LINK` with the name or the index of an interface of this machine.
+/// Parses `IP`, or `fe80::1%LINK` with the name or index of an interface of this machine.
 fn address(text: &str) -> Option<SocketAddr> {
     let link_local = |ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     node::address(text, 0).filter(|address| !text.contains('%') || link_local(address.ip()))

@@ -12,7 +12,7 @@ use wire::{Query, Reply};
 /// The source of `cache` in one block: before `forward`, after all sources that answer from memory.
 pub struct CacheSource(Arc<BlockCache>);
 
-/// A block's part of the cache.
+/// Builds a block's part of the cache.
 pub fn of_block(spec: &CacheSpec, partition: Arc<Partition>, context: &BuildContext<'_>) -> BlockCache {
     let mut spec = spec.clone();
     let zones = std::mem::take(&mut spec.zones);
@@ -30,8 +30,8 @@ impl CacheSource {
 }
 
 impl Source for CacheSource {
-    /// Answers from the cache. [`Lookup::Ask`] means that a stale entry may be served once the
-    /// upstream has had that time; `forward` decides whether the query is forwarded.
+    /// Answers from the cache. [`Lookup::Ask`] has the time after which a stale entry may be served
+    /// if the upstream has not answered; `forward` decides whether the query is forwarded.
     #[inline]
     fn lookup<'h>(
         &'h self,
@@ -65,7 +65,7 @@ impl Source for CacheSource {
                 if !refresh {
                     return Lookup::Answer;
                 }
-                // CoreDNS counts this as a prefetch, too.
+                // CoreDNS also counts this refresh as a prefetch.
                 counters.add(|zone| &zone.cache_prefetches);
                 Lookup::Refresh
             }

@@ -8,7 +8,7 @@ pub fn collect(cache: &Cache, into: &mut Families) {
     into.gauge(BYTES, &[], cache.bytes() as f64);
 }
 
-/// Adds a block's entries and evictions. `zones` is the label.
+/// Adds a block's entries and evictions. `zones` is the value of the label `zones`.
 pub fn collect_block(cache: &BlockCache, server: &str, zones: &str, into: &mut Families) {
     for kind in AnswerKind::ALL {
         let labels = [("server", server), ("type", kind.label()), ("zones", zones), ("view", "")];

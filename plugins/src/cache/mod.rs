@@ -16,7 +16,7 @@ use plugin::args::{Args, Result, bad, duration, flag, number, once, unknown_prop
 use plugin::spec::{ParseContext, PluginSpec};
 use plugin::{HiddenZones, SetupError};
 
-/// The directive.
+/// The name of the directive.
 pub const PLUGIN: &str = "cache";
 const PROPERTIES: &[&str] =
     &["denial", "disable", "keepttl", "prefetch", "serve_stale", "serve_stale_policy", "servfail", "success"];

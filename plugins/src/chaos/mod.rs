@@ -62,7 +62,7 @@ impl Middleware for Chaos {
         true
     }
 
-    /// `explain` is about class IN, which passes.
+    /// Returns the effect on queries of class IN, which all pass.
     fn explain(&self, effective: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
         let what = match asked(effective.name()) {
             None => return Explanation::Passes(None),
@@ -74,7 +74,7 @@ impl Middleware for Chaos {
     }
 }
 
-/// The meaning of a name.
+/// The data that a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Version,
@@ -91,8 +91,8 @@ fn asked(name: &Name) -> Option<Asked> {
     }
 }
 
-/// A character string with its length (RFC 1035, section 3.3) of the first 255 bytes of a text, in
-/// which `\DDD` and `\X` stand for one byte each, as in zone files (section 5.1).
+/// Encodes the first 255 bytes of a text as a character string with its length (RFC 1035, section
+/// 3.3); `\DDD` and `\X` stand for one byte each, as in zone files (section 5.1).
 fn string(text: &str) -> Box<[u8]> {
     let text = text.as_bytes();
     let mut rest = &text[..text.len().min(MOST)];
@@ -102,7 +102,7 @@ fn string(text: &str) -> Box<[u8]> {
             (b'\\', []) => break,
             (b'\\', [a @ b'0'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', behind @ ..]) => {
                 let digits = [a, b, c].map(|digit| u32::from(digit - b'0'));
-                // A number above 255 wraps, as in CoreDNS.
+                // A number above 255 wraps around, as in CoreDNS.
                 (digits.iter().fold(0, |number, digit| number * 10 + digit) as u8, behind)
             }
             (b'\\', [byte, behind @ ..]) => (*byte, behind),
@@ -117,7 +117,7 @@ fn string(text: &str) -> Box<[u8]> {
 
 /// Maximum size of a character string, in bytes.
 const MOST: usize = 255;
-/// The version in answers without arguments.
+/// The version if the directive has no arguments.
 const VERSION: &str = concat!("localdns-", env!("CARGO_PKG_VERSION"));
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Host names among upstreams: all names of a configuration are looked up at once, within one time
-//! limit, and each again after its TTL.
+//! Host names among upstreams: all names of a configuration are resolved concurrently, within one
+//! time limit, and each is resolved again after its TTL.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ use wire::Name;
 
 use super::setup::{ForwardSpec, ForwardTarget};
 
-/// A name, and the servers that resolve it, as in the Corefile. Empty means the servers of the
-/// system at that time.
+/// A host name, and the servers that resolve it, as in the Corefile. An empty list means the
+/// system's servers at the time of the lookup.
 pub(crate) type Wanted = (Name, Vec<SocketAddr>);
 type Resolution = Result<Addresses, Box<ResolveError>>;
 
@@ -26,7 +26,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Looks up every name of these stanzas, at most 4 s for all, and replaces all results. Servers
+    /// Looks up every name of these stanzas, within 4 s in total, and replaces all results. Servers
     /// in `ours` are not queried.
     pub(crate) fn look_up<'s>(
         &self,
@@ -42,7 +42,7 @@ impl Names {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// The result, if the name was looked up.
+    /// Returns the result of a lookup; `None` if the name was not looked up.
     pub(crate) fn find(&self, wanted: &Wanted) -> Option<Resolution> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(wanted).cloned()
     }
@@ -56,13 +56,13 @@ impl Names {
 /// The names of an active stanza, with their last results.
 #[derive(Default)]
 pub(crate) struct ResolvedNames {
-    /// `None` while a name was never found.
+    /// The addresses are `None` until the name is found for the first time.
     names: Vec<(Wanted, Option<Addresses>)>,
     due: Option<Instant>,
     asking: bool,
     /// Consecutive rounds in which a name was not found.
     failures: u32,
-    /// Result of lookups in the background.
+    /// The results of lookups that have ended in the background.
     found: Arc<Mutex<Option<HashMap<Wanted, Resolution>>>>,
 }
 
@@ -70,14 +70,14 @@ pub(crate) struct ResolvedNames {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum News {
     Nothing,
-    /// Some have other addresses.
+    /// Some names have other addresses.
     Changed,
-    /// Some were not found, for the first time in a row.
+    /// Some names were not found, for the first time in a row; the text is the error.
     Failed(String),
 }
 
 impl ResolvedNames {
-    /// The names of this stanza, which have just been looked up.
+    /// Starts following the names of a stanza, which have just been looked up.
     pub(crate) fn new(spec: &ForwardSpec, names: &Names) -> Self {
         let found = wanted(spec).map(|wanted| {
             let found = names.find(&wanted).and_then(Result::ok);
@@ -92,14 +92,15 @@ impl ResolvedNames {
         self.names.is_empty()
     }
 
-    /// Copies its results to `names`, for [`Names::find`].
+    /// Copies the last results to `names`, for [`Names::find`].
     pub(crate) fn publish(&self, names: &Names) {
         for (wanted, addresses) in &self.names {
             addresses.iter().for_each(|addresses| names.keep(wanted, addresses));
         }
     }
 
-    /// Starts lookups that are due, in the background, and logs the results of ended ones.
+    /// Starts lookups that are due in the background, and logs the results of lookups that have
+    /// ended.
     pub(crate) fn look(&mut self, now: Instant, ours: &[SocketAddr], handle: &Handle) -> News {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(found) = found {
@@ -125,7 +126,7 @@ impl ResolvedNames {
         for (wanted, known) in &mut self.names {
             match found.remove(wanted) {
                 Some(Ok(addresses)) => {
-                    // Servers rotate the order; that is no change.
+                    // Servers rotate the order of addresses, which is not a change.
                     changed |= known.as_ref().map(sorted) != Some(sorted(&addresses));
                     *known = Some(addresses);
                 }
@@ -142,8 +143,8 @@ impl ResolvedNames {
         }
     }
 
-    /// Time until the names are looked up again: the shortest TTL, or twice as long after each
-    /// failure.
+    /// Returns the time until the names are looked up again: the shortest TTL, or a delay that
+    /// doubles with each failure.
     fn lasts(&self) -> Duration {
         match self.failures {
             0 => {
@@ -155,7 +156,7 @@ impl ResolvedNames {
     }
 }
 
-/// The names among a stanza's targets.
+/// Returns the host names among a stanza's targets.
 fn wanted(spec: &ForwardSpec) -> impl Iterator<Item = Wanted> {
     spec.targets.iter().filter_map(|(target, _)| match target {
         ForwardTarget::Host { name, .. } => Some((*name, spec.resolvers.clone())),
@@ -165,7 +166,7 @@ fn wanted(spec: &ForwardSpec) -> impl Iterator<Item = Wanted> {
 
 async fn look_up(wanted: HashSet<Wanted>, ours: Vec<SocketAddr>) -> HashMap<Wanted, Resolution> {
     let system = match wanted.iter().any(|(_, resolvers)| resolvers.is_empty()) {
-        // It fails only when the runtime ends.
+        // The task fails only when the runtime shuts down.
         true => spawn_blocking(systems_servers).await.unwrap_or_default(),
         false => Vec::new(),
     };

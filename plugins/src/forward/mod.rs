@@ -25,7 +25,7 @@ use plugin::{SetupError, Spec};
 pub(crate) use setup::read;
 pub use setup::{FILE_INTERVAL, ForwardSpec, ForwardSpecs, ForwardTarget, TlsFiles, odd};
 
-/// The directive.
+/// The name of the directive.
 pub const PLUGIN: &str = "forward";
 
 /// State to build stanzas with, kept across configurations.
@@ -35,13 +35,13 @@ pub struct ForwardContext<'s> {
     pub upstreams: &'s forwarder::Registry,
     /// Counters of all stanzas.
     pub forward: &'s Arc<forwarder::StanzaMetrics>,
-    /// The servers of the node's network, if 168.63.129.16 stands for them.
+    /// The servers of the node's network, if the target 168.63.129.16 stands for them.
     pub node_upstreams: Option<&'s node::Upstreams>,
-    /// Files and names of upstreams that are followed.
+    /// Files and names of upstreams that are checked for changes.
     pub followed: &'s Followed,
     /// The runtime that looks names up.
     pub handle: &'s tokio::runtime::Handle,
-    /// Whether host names among upstreams are looked up; not if nothing will be forwarded.
+    /// Whether host names among upstreams are looked up; false if nothing will be forwarded.
     pub resolve_names: bool,
     /// Logs targets that are left out.
     pub logger: &'s Logger,
@@ -60,7 +60,7 @@ pub struct Looked {
     pub changed: bool,
 }
 
-/// The warning of an upstream that is this server itself.
+/// Returns the warning for an upstream that is this server itself.
 pub fn left_out(upstream: Endpoint) -> String {
     format!(
         "plugin/forward: the upstream {upstream} is this server itself: queries would return to this block, so it is left out"
@@ -69,9 +69,8 @@ pub fn left_out(upstream: Endpoint) -> String {
 
 /// Builds the stanzas of a block.
 ///
-/// # Errors
-/// At the target or property that cannot be used. `ours`, this server's own addresses, are not
-/// queried for the names of upstreams.
+/// A target or property cannot be used; the error has its location. `ours`, this server's own
+/// addresses, are not queried for the names of upstreams.
 pub fn chain(spec: &ForwardSpecs, context: ForwardContext<'_>, ours: &[SocketAddr]) -> Result<Arc<Stanzas>> {
     let stanzas = spec.stanzas.iter().map(|spec| stanza(spec, context, ours)).collect::<Result<Vec<_>>>()?;
     Ok(Arc::new(Stanzas::new(stanzas)))
@@ -80,7 +79,7 @@ pub fn chain(spec: &ForwardSpecs, context: ForwardContext<'_>, ours: &[SocketAdd
 fn stanza(spec: &ForwardSpec, context: ForwardContext<'_>, ours: &[SocketAddr]) -> Result<Arc<Stanza>> {
     let lists = spec.files().map(|(path, at)| List::read(path, at)).collect::<Result<Vec<_>>>()?;
     let resolver = Resolver { spec, context, lists: &lists };
-    // Read before the list: a later change is noticed by the next check.
+    // The change counter is read before the list, so that the next check notices a later change.
     let changes = resolver.of_node().map(node::Upstreams::changes);
     let Found { upstreams, passed_over } = resolver.upstreams()?;
     let stanza = Stanza::new(spec.stanza.clone(), upstreams, context.forward.clone()).map_err(|_| {
@@ -98,28 +97,28 @@ fn stanza(spec: &ForwardSpec, context: ForwardContext<'_>, ours: &[SocketAddr]) 
 struct Resolver<'s> {
     spec: &'s ForwardSpec,
     context: ForwardContext<'s>,
-    /// Contents of its files.
+    /// The contents of the stanza's files.
     lists: &'s [List],
 }
 
 /// The upstreams of a stanza's targets.
 #[derive(Default)]
 struct Found {
-    /// All targets' upstreams, in file order, without duplicates.
+    /// The upstreams of all targets, in file order, without duplicates.
     upstreams: Vec<Arc<Upstream>>,
-    /// Errors of targets without upstreams yet.
+    /// Errors of targets that have no upstreams yet.
     passed_over: Vec<Located<SetupError>>,
 }
 
 impl Resolver<'_> {
-    /// The servers of the node's network, if a target stands for them.
+    /// Returns the servers of the node's network, if a target stands for them.
     fn of_node(&self) -> Option<&node::Upstreams> {
         let upstreams = self.context.node_upstreams?;
         self.spec.targets.iter().any(|(target, _)| target.port_of_node().is_some()).then_some(upstreams)
     }
 
-    /// The upstreams of all targets. Files without a name server and names that cannot be looked up
-    /// are skipped if other targets remain.
+    /// Returns the upstreams of all targets. Files without a name server and names that cannot be
+    /// resolved are skipped if other targets remain.
     fn upstreams(&self) -> Result<Found> {
         let mut found = Found::default();
         for (target, at) in &self.spec.targets {
@@ -199,7 +198,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// The addresses of a host name, from the lookup of all names of the configuration.
+    /// Returns the addresses of a host name, from the lookup of all names of the configuration.
     fn resolve(&self, name: &Name) -> std::result::Result<Vec<IpAddr>, Box<ResolveError>> {
         let found = self.context.followed.names.find(&(*name, self.spec.resolvers.clone()));
         found.unwrap_or_else(|| Err(Box::new(ResolveError::NoServer(*name)))).map(|found| found.addresses)
@@ -226,7 +225,7 @@ impl Resolver<'_> {
     }
 }
 
-/// Files and names of upstreams that are followed while their stanzas are in use.
+/// Files and names of upstreams that are checked for changes while their stanzas are in use.
 #[derive(Default)]
 pub struct Followed {
     files: Mutex<Files>,
@@ -236,7 +235,7 @@ pub struct Followed {
 #[derive(Default)]
 struct Files {
     follows: Vec<FollowedForward>,
-    /// When all are checked again.
+    /// When all files and names are checked again.
     due: Option<Instant>,
 }
 
@@ -248,7 +247,7 @@ struct FollowedForward {
     names: ResolvedNames,
     /// The change counter of the node's network, if a target stands for its servers.
     of_node: Option<u64>,
-    /// Why the current files and names are not used.
+    /// The reason why the current files and names are not used.
     refused: Option<String>,
 }
 
@@ -271,11 +270,11 @@ impl List {
         Ok(Self { path: path.clone(), at: at.clone(), text, servers, look: FileRead::default() })
     }
 
-    /// Takes a new text of the file. Returns whether its servers have changed; a text without
+    /// Stores a new text of the file. Returns whether the servers have changed; a text without
     /// servers changes nothing.
     ///
     /// # Errors
-    /// Why its servers stay unchanged.
+    /// The reason why the servers stay unchanged.
     fn take(&mut self, text: Vec<u8>) -> Result<bool> {
         self.text.clone_from(&text);
         let (plugin, path) = ("forward", self.path.clone());
@@ -289,15 +288,15 @@ impl List {
 }
 
 impl Followed {
-    /// Looks up every host name among the upstreams of a configuration, at most 4 s for all, and
+    /// Looks up every host name among the upstreams of a configuration, within 4 s in total, and
     /// replaces all results. Servers in `ours` are not queried.
     pub fn look_up(&self, spec: &Spec, ours: &[SocketAddr], handle: &tokio::runtime::Handle) {
         let stanzas = spec.specs().flat_map(|forward: &ForwardSpecs| &forward.stanzas);
         self.names.look_up(stanzas, ours, handle);
     }
 
-    /// Follows the files and names of a stanza. `lists` are its files, and `of_node` is the change
-    /// counter of the node's network, if a target stands for its servers.
+    /// Starts checking the files and names of a stanza. `lists` are the stanza's files, and
+    /// `of_node` is the change counter of the node's network, if a target stands for its servers.
     fn follow(
         &self,
         spec: &ForwardSpec,
@@ -325,11 +324,12 @@ impl Followed {
         });
     }
 
-    /// Checks every file, and names with expired results. A change gives its stanza a new list,
-    /// without upstreams that are this server itself. A file that is gone or has no nameserver
-    /// changes nothing, nor does a list that would become empty; both are logged.
+    /// Checks every file, and names with expired results. A change gives the stanza a new list of
+    /// upstreams, without this server itself. A file that is missing or has no nameserver changes
+    /// nothing, nor does a list that would become empty; both are logged.
     ///
-    /// Waits for each file for at most `patience`; a slower file is taken at the next check.
+    /// Waits for each file for at most `patience`; the result of a slower read is used at the next
+    /// check.
     pub fn look(
         &self,
         context: ForwardContext<'_>,
@@ -397,7 +397,7 @@ impl FollowedForward {
         changed
     }
 
-    /// Gives the stanza its current upstreams. Returns whether they have changed.
+    /// Gives the stanza its current upstreams. Returns whether the upstreams have changed.
     fn apply(
         &mut self,
         stanza: &Stanza,
@@ -443,7 +443,7 @@ fn stays(logger: &Logger, error: &str) {
 }
 
 impl ForwardTarget {
-    /// The port, if the target stands for the servers of the node's network.
+    /// Returns the port, if the target stands for the servers of the node's network.
     pub fn port_of_node(&self) -> Option<u16> {
         match self {
             Self::Address { address, tls: false, .. } if address.ip() == node::WIRE_SERVER => {
@@ -454,7 +454,7 @@ impl ForwardTarget {
     }
 }
 
-/// The same server, with its link, at another port.
+/// Returns the same server, with its link, at another port.
 fn with_port(mut server: SocketAddr, port: u16) -> SocketAddr {
     server.set_port(port);
     server
@@ -483,5 +483,5 @@ pub(crate) fn read_list(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(files::read_with_timeout(path, MAX_LIST)?)
 }
 
-/// A resolv.conf has some hundred bytes.
+/// Maximum bytes of a file of upstreams; a resolv.conf has some hundred.
 const MAX_LIST: u64 = 1 << 20;

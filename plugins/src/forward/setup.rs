@@ -42,11 +42,11 @@ const PROPERTIES: &[&str] = &[
 /// All `forward` directives of a server block.
 #[derive(Debug, Clone)]
 pub struct ForwardSpecs {
-    /// In file order; the first that matches a name is used.
+    /// The stanzas in file order; the first that matches a name is used.
     pub stanzas: Vec<ForwardSpec>,
 }
 
-/// Warnings, with their place.
+/// Returns the warnings about `forward` directives, with their location.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     let all = spec.blocks.iter().filter_map(|block| block.get::<ForwardSpecs>());
     all.flat_map(|ForwardSpecs { stanzas }| stanzas).filter_map(|stanza| stanza.odd.clone())
@@ -57,7 +57,7 @@ pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
 pub struct ForwardSpec {
     /// Location of the directive.
     pub at: Location,
-    /// A warning about it.
+    /// A warning about the directive.
     pub odd: Option<String>,
     /// Settings for the state machine.
     pub stanza: StanzaSpec,
@@ -83,7 +83,7 @@ pub enum ForwardTarget {
     Address {
         /// The address and port.
         address: SocketAddr,
-        /// Whether it uses TLS.
+        /// Whether the upstream uses TLS.
         tls: bool,
         /// The name after `%`, for TLS.
         server_name: Option<String>,
@@ -94,9 +94,9 @@ pub enum ForwardTarget {
     Host {
         /// The name, absolute.
         name: Name,
-        /// Its port.
+        /// The upstream's port.
         port: u16,
-        /// Whether it uses TLS.
+        /// Whether the upstream uses TLS.
         tls: bool,
     },
 }
@@ -106,7 +106,7 @@ pub enum ForwardTarget {
 pub struct TlsFiles {
     /// The client certificate and its key.
     pub client: Option<(ShownPath, ShownPath)>,
-    /// Authorities that replace the system's.
+    /// Certificate authorities that replace the system's.
     pub ca: Option<ShownPath>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     Ok(Arc::new(ForwardSpecs { stanzas }))
 }
 
-/// The warning for a network of several zones: the zones that are not forwarded.
+/// Returns the warning for a network of several zones, with the zones that are not forwarded.
 fn first_alone(network: &Word, zones: &[Name]) -> Option<String> {
     let [first, others @ ..] = zones else { return None };
     let (Some(next), Some(last)) = (others.first(), others.last()) else { return None };
@@ -141,7 +141,7 @@ fn stanza(directive: &Directive, root: Option<&ShownPath>) -> Result<ForwardSpec
     let mut spec = ForwardSpec {
         at: directive.name.at.clone(),
         odd: first_alone(from_word, &from),
-        // CoreDNS takes only the first zone of a network that needs several.
+        // CoreDNS uses only the first zone of a network that stands for several.
         stanza: StanzaSpec {
             from: from.first().copied().unwrap_or(Name::ROOT),
             shown_from: from_word.is_private().then(|| from_word.shown().into()),
@@ -290,7 +290,7 @@ fn rcodes(words: &[Word]) -> Result<Vec<Rcode>> {
         .collect()
 }
 
-/// `IP[:PORT]`, a file, `tls://IP[%NAME][:PORT]`, or a host name.
+/// Parses `IP[:PORT]`, a file, `tls://IP[%NAME][:PORT]`, or a host name.
 fn target(word: &Word, root: Option<&ShownPath>) -> Result<ForwardTarget> {
     let text = word.text.as_str();
     let (scheme, rest) = text.split_once("://").unwrap_or(("dns", text));
@@ -302,7 +302,7 @@ fn target(word: &Word, root: Option<&ShownPath>) -> Result<ForwardTarget> {
         _ => return Err(bad(PLUGIN, word, UPSTREAM)),
     };
     let port = if tls { 853 } else { 53 };
-    // `IP%NAME:PORT` names a TLS server; `fe80::1%eth0` a link.
+    // In `IP%NAME:PORT`, NAME is a TLS server; in `fe80::1%eth0`, a link.
     if tls && let Some((host, name)) = rest.split_once('%') {
         let wrong = || bad(PLUGIN, word, "IP%NAME[:PORT]");
         let (name, port) = node::host_and_port(name, port).ok_or_else(wrong)?;
@@ -335,7 +335,7 @@ fn target(word: &Word, root: Option<&ShownPath>) -> Result<ForwardTarget> {
     Ok(ForwardTarget::Host { name, port, tls })
 }
 
-/// Whether `text` is a host name. A mistyped address or file is none: a host name has only letters,
+/// Whether `text` is a host name. A mistyped address or file is not: a host name has only letters,
 /// digits, `-` and `_`, and its top-level domain is never all digits (RFC 3696, section 2).
 fn is_host_name(text: &str) -> bool {
     let letters = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
@@ -363,7 +363,7 @@ fn expected(property: &str) -> &'static str {
 
 const UPSTREAM: &str = "an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name";
 
-/// Interval of checking a file of upstreams.
+/// Interval between checks of a file of upstreams.
 pub const FILE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

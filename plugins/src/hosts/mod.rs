@@ -31,7 +31,7 @@ struct Hosts {
     scope: Scope,
 }
 
-/// A table that follows its file; blocks with equal directives share one.
+/// A table that is rebuilt when its file changes; blocks with equal directives share one.
 pub struct HostsTable {
     spec: HostsSpec,
     current: ArcSwap<Table>,
@@ -43,24 +43,25 @@ pub struct HostsTable {
     /// When the serving table was built, in nanoseconds since `made`.
     built_ns: AtomicU64,
     state: Mutex<State>,
-    /// The files with refreshed names: their entries may be newer than the file's.
+    /// The files with refreshed names, whose entries may be newer than those on disk.
     kept: Arc<RefreshedFiles>,
 }
 
-/// State of the file's only reader.
+/// The state of the only reader of the file.
 #[derive(Default)]
 struct State {
     /// The read in progress.
     look: FileRead<io::Result<Change>>,
     /// Refresh counter of the file's names when the read began.
     since: Option<u64>,
-    /// Newer names were learned during the read: its result is outdated.
+    /// Newer names were learned during the read, so that its result is outdated.
     overtaken: bool,
     seen: Option<FileVersion>,
-    /// A change that looks like a write in progress: taken only if the next read finds the same.
+    /// A version that looks like a write in progress: used only if the next read finds it
+    /// unchanged.
     doubted: Option<FileVersion>,
     next_look: Option<Instant>,
-    /// Replaced tables, dropped here and not by a worker that was still reading.
+    /// Replaced tables, dropped by this reader and not by a worker that still uses them.
     replaced: Vec<Arc<Table>>,
     missing_reported: bool,
     /// A new configuration requests one check of the file, regardless of `reload`.
@@ -77,7 +78,7 @@ impl SourceSpec for HostsSpec {
 }
 
 impl Source for Hosts {
-    /// Names answer A, AAAA and PTR; another type of a known name is NODATA.
+    /// Answers A, AAAA and PTR; another type of a name in the table gets NODATA.
     #[inline]
     fn lookup<'h>(
         &'h self,
@@ -112,7 +113,7 @@ impl Source for Hosts {
                 if query.rtype == RType::PTR || self.table.spec.fallthrough.through(&query.name) {
                     Lookup::Pass
                 } else {
-                    // As in CoreDNS: there is no SOA for a denial.
+                    // As in CoreDNS, the query fails: there is no SOA for a denial.
                     Lookup::Fail(Failure::own(PLUGIN, FailureKind::NotMine, "no such name"))
                 }
             }
@@ -152,27 +153,27 @@ impl Hosts {
 }
 
 impl HostsTable {
-    /// The directive.
+    /// Returns the directive.
     pub fn spec(&self) -> &HostsSpec {
         &self.spec
     }
 
-    /// The number of entries, names and addresses counted as in CoreDNS.
+    /// Returns the number of entries: names and addresses are counted as in CoreDNS.
     pub fn entries(&self) -> usize {
         self.current.load().entries()
     }
 
-    /// The file's modification time in milliseconds since 1970, 0 if it was never read.
+    /// Returns the file's modification time in milliseconds since 1970; 0 if it was never read.
     pub fn modified_ms(&self) -> u64 {
         self.modified_ms.load(Relaxed)
     }
 
-    /// When the serving table was built.
+    /// Returns when the serving table was built.
     pub fn built(&self) -> Instant {
         self.made + Duration::from_nanos(self.built_ns.load(Relaxed))
     }
 
-    /// Whether the table has the name, for `explain`.
+    /// Returns whether the table has the name, for `explain`.
     pub fn knows(&self, name: &wire::Name, rtype: RType) -> Option<bool> {
         match self.current.load().lookup(name, rtype) {
             Found::Ready { .. } => Some(true),
@@ -184,9 +185,9 @@ impl HostsTable {
     /// Checks the file if due, and returns when the next check is due; `None` for never. Waits for
     /// the disk for at most `patience`, which is no longer than [`READ_TIMEOUT`].
     ///
-    /// A file that is gone, cannot be read or is being written leaves the table as it is: a change
-    /// that would lose every name, or with an incomplete last line, is taken only if the next check
-    /// finds it unchanged.
+    /// A file that is missing, unreadable or being written leaves the table unchanged: a change
+    /// that would remove every name, or that has an incomplete last line, is used only if the next
+    /// check finds it unchanged.
     pub fn look_for(&self, now: Instant, patience: Duration, logger: &Logger) -> Option<Instant> {
         let mut state = self.state();
         let next = self.look_at(&mut state, now, patience, logger);
@@ -196,12 +197,13 @@ impl HostsTable {
         }
     }
 
-    /// As [`Self::look_for`], without waiting: a read in progress is taken at the next check.
+    /// As [`Self::look_for`], without waiting: the result of a read in progress is used at the next
+    /// check.
     pub fn glance(&self, now: Instant, logger: &Logger) -> Option<Instant> {
         match self.state.try_lock() {
             Ok(mut state) => self.look_at(&mut state, now, Duration::ZERO, logger),
-            // Another thread has the lock: a reload that waits for the disk, or one that publishes
-            // refreshed names.
+            // Another thread has the lock: a reload that waits for the disk, or a thread that
+            // publishes refreshed names.
             Err(TryLockError::WouldBlock) => Some(now + BUSY),
             Err(TryLockError::Poisoned(state)) => {
                 self.look_at(&mut state.into_inner(), now, Duration::ZERO, logger)
@@ -239,7 +241,8 @@ impl HostsTable {
         }
         state.again = !whole;
         if std::mem::take(&mut state.overtaken) {
-            // A new table is empty until the file is read; the text that `RefreshedFile` holds is served meanwhile.
+            // A new table is empty until the file is read; meanwhile the text of `RefreshedFile` is
+            // served.
             if let Some(kept) = self.kept.find(&self.spec.file) {
                 self.serve_text(state, kept.text());
             }
@@ -255,8 +258,8 @@ impl HostsTable {
         state.next_look
     }
 
-    /// Serves a file that was read and has changed; returns false if another process seems to be
-    /// writing it.
+    /// Serves a file that has changed; returns false if another process seems to be writing the
+    /// file.
     fn took(&self, state: &mut State, found: io::Result<Change>, now: Instant, logger: &Logger) -> bool {
         let kept = self.kept.find(&self.spec.file);
         if !state.look.is_pending() && kept.as_ref().map(|kept| kept.learned()) != state.since {
@@ -318,7 +321,7 @@ impl HostsTable {
         true
     }
 
-    /// Handles a missing or unreadable file, logged once. Refreshed names are served all the same.
+    /// Handles a missing or unreadable file, logged once. Refreshed names are still served.
     fn unreadable(
         &self,
         state: &mut State,
@@ -355,7 +358,7 @@ impl HostsTable {
         self.modified_ms.store(stamp.modified_ms(), Relaxed);
     }
 
-    /// Serves the current refreshed names of its file.
+    /// Serves the current refreshed names of the table's file.
     pub fn serve(&self, kept: &RefreshedFile) {
         let mut state = self.state();
         self.serve_text(&mut state, kept.text());

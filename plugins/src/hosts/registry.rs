@@ -14,7 +14,7 @@ use metrics::{Families, Metric};
 use plugin::Spec;
 use plugin::reload_state::Persistent;
 
-/// Plans of refreshed names, from the Corefile's properties and the environment.
+/// Returns the plans of refreshed names, from the Corefile's properties and the environment.
 pub fn plans(spec: &Spec, environment: &Environment) -> Vec<RefreshPlan> {
     let hosts: Vec<_> = spec.specs().map(|hosts: &HostsSpec| (&hosts.file, &hosts.refresh)).collect();
     refresh::plan(&hosts, environment)
@@ -29,13 +29,13 @@ pub struct HostsRegistry {
 }
 
 impl HostsRegistry {
-    /// The table of a directive: the existing one, or a new one that has read its file.
+    /// Returns the table of a directive: the existing one, or a new one that has read its file.
     pub fn table(&self, spec: &HostsSpec) -> Arc<HostsTable> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        // Tables that no configuration uses are held by the registry alone.
+        // A table that no configuration uses is referenced by the registry alone.
         tables.retain(|table| Arc::strong_count(table) > 1 || table.spec == *spec);
         if let Some(table) = tables.iter().find(|table| table.spec == *spec) {
-            // CoreDNS reads every file again with the Corefile.
+            // CoreDNS reads every hosts file again when it reloads the Corefile.
             let mut state = table.state();
             (state.again, state.next_look) = (true, None);
             drop(state);
@@ -68,7 +68,7 @@ impl HostsRegistry {
         }
     }
 
-    /// Every table in use.
+    /// Returns every table in use.
     pub fn all(&self) -> Vec<Arc<HostsTable>> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         tables.retain(|table| Arc::strong_count(table) > 1);

@@ -38,24 +38,24 @@ pub struct HostsSpec {
     pub file: ShownPath,
     /// Only names within these zones are answered; default the server block's.
     pub zones: Vec<Name>,
-    /// Seconds; default 3600, 1 to 65535.
+    /// The TTL in seconds; default 3600, 1 to 65535.
     pub ttl: u32,
-    /// Interval of checking the file; default 5 s, 0 for never.
+    /// Interval between checks of the file; default 5 s, 0 for never.
     pub reload: Duration,
-    /// Whether addresses answer PTR; off with `no_reverse`.
+    /// Whether PTR queries for addresses are answered; false with `no_reverse`.
     pub reverse: bool,
     /// Zones in which names missing from the table pass to the next plugin.
     pub fallthrough: Fallthrough,
-    /// Whether types other than A, AAAA and PTR of a name in the table pass, too.
+    /// Whether queries for a name in the table with types other than A, AAAA and PTR also pass.
     pub fallthrough_unsupported: bool,
     /// The lines in the Corefile.
     pub inline: String,
-    /// Which names of the file are refreshed, and how.
+    /// Selects the names of the file that are refreshed, and how.
     pub refresh: RefreshSpec,
 }
 
 impl HostsSpec {
-    /// The directive without properties.
+    /// Returns the spec of the directive without properties.
     fn bare(file: ShownPath, zones: Vec<Name>) -> Self {
         Self {
             file,

@@ -19,7 +19,7 @@ fn stanzas(lines: &str) -> Vec<ForwardSpec> {
     parsed::<ForwardSpecs>(lines).unwrap().stanzas
 }
 
-/// All settings of a directive except locations.
+/// Returns all settings of a directive except locations, as text.
 fn shown(spec: &ForwardSpec) -> String {
     let targets: Vec<&ForwardTarget> = spec.targets.iter().map(|(target, _)| target).collect();
     format!(
