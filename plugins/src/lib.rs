@@ -1,8 +1,8 @@
-//! The plugins, a folder each: setup, handler, metrics, line of `explain`, tests, page
-//! (`README.md`) and comparisons with CoreDNS (`coredns.txt`). No folder imports another's.
+//! The plugins, one folder each: setup, handler, metrics, line of `explain`, tests, page
+//! (`README.md`) and comparisons with CoreDNS (`coredns.txt`). No folder imports from another.
 //!
-//! [`plugin_cfg`] has a row for each, in the order in which they act; [`read_corefile`] parses a
-//! Corefile with it. Counters of `hosts` and `cache` are fields of
+//! [`plugin_cfg`] has a row for each plugin, in the order in which plugins act; [`read_corefile`]
+//! parses a Corefile with these rows. Counters of `hosts` and `cache` are fields of
 //! `metrics::counters::ZoneCounters`.
 
 mod cidr;

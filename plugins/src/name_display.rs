@@ -1,4 +1,4 @@
-//! A name as text without an allocation.
+//! Formats a name as text without an allocation.
 
 use std::fmt::{self, Write};
 
@@ -16,10 +16,10 @@ impl NameText {
         Self { len: 0, bytes: [0; 1020] }
     }
 
-    /// `name` in presentation form, with its final dot.
+    /// Returns `name` in presentation form, with its final dot.
     pub(crate) fn of(&mut self, name: &Name) -> &str {
         self.len = 0;
-        // It cannot fail: the buffer is large enough for every name.
+        // The write cannot fail: the buffer is large enough for every name.
         let _ = write!(self, "{name}");
         std::str::from_utf8(&self.bytes[..self.len]).unwrap_or(".")
     }

@@ -15,7 +15,7 @@ use plugin::spec::{HooksSpec, MiddlewareSpec, ParseContext, PluginSpec, Role, So
 pub struct Plugin {
     /// The directive.
     pub name: &'static str,
-    /// The function that reads its directives; `None` for a plugin that localdns lacks.
+    /// The function that reads the plugin's directives; `None` for a plugin that localdns lacks.
     pub reader: Option<Reader>,
 }
 
@@ -40,20 +40,20 @@ pub enum Reader {
 pub type Read<S> = fn(&[&Directive], ParseContext<'_>) -> Result<Arc<S>>;
 
 impl Plugin {
-    /// Whether localdns has it.
+    /// Whether localdns has the plugin.
     pub fn is_here(&self) -> bool {
         self.reader.is_some()
     }
 
-    /// Whether CoreDNS has a handler for it in a block's chain.
+    /// Whether CoreDNS has a handler for the plugin in a block's chain.
     fn has_handler(&self) -> bool {
         self.reader.is_some_and(|reader| !matches!(reader, Reader::Setting(_)))
     }
 
-    /// Reads its directives in a server block; `None` if there is none.
+    /// Reads the plugin's directives in a server block; `None` if there is none.
     ///
     /// # Errors
-    /// A directive that cannot be used, with the place of the word.
+    /// A directive cannot be used; the error has the location of the word.
     pub fn read(&self, block: &[Directive], written: ParseContext<'_>) -> Result<Option<Role>> {
         let own: Vec<&Directive> =
             block.iter().filter(|directive| directive.name.text == self.name).collect();
@@ -98,7 +98,7 @@ const fn tail(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
     Plugin { name, reader: Some(Reader::Tail(read)) }
 }
 
-/// All rows.
+/// All plugins of CoreDNS, in the order of plugin.cfg.
 pub static PLUGINS: &[Plugin] = &[
     setting("root", crate::root::read),
     hooks("metadata", crate::metadata::read),
@@ -164,15 +164,15 @@ pub static PLUGINS: &[Plugin] = &[
     absent("nomad"),
 ];
 
-/// Directives that need another one in the same block: the directive, and what it needs.
+/// Directives that need another directive in the same block: the directive, and the needed one.
 pub const NEEDS: &[(&str, &str)] = &[("k8s_external", "kubernetes")];
 
-/// The row of a directive.
+/// Returns the row of a directive.
 pub fn find(name: &str) -> Option<&'static Plugin> {
     PLUGINS.iter().find(|plugin| plugin.name == name)
 }
 
-/// The directives of localdns, in alphabetical order, as listed by `-plugins`.
+/// Returns the directives of localdns, in alphabetical order, as listed by `-plugins`.
 pub fn here() -> Vec<&'static str> {
     let mut names: Vec<_> =
         PLUGINS.iter().filter(|plugin| plugin.is_here()).map(|plugin| plugin.name).collect();
@@ -180,12 +180,12 @@ pub fn here() -> Vec<&'static str> {
     names
 }
 
-/// The directives of a block with a handler in CoreDNS, in the table's order.
+/// Returns the directives of a block that have a handler in CoreDNS, in the table's order.
 pub fn handlers(directives: &[&'static str]) -> impl DoubleEndedIterator<Item = &'static str> {
     directives.iter().copied().filter(|name| find(name).is_some_and(Plugin::has_handler))
 }
 
-/// The handler named by CoreDNS's metrics for every query of a block: the next one below
+/// Returns the handler that CoreDNS's metrics name for every query of a block: the next one after
 /// `prometheus`.
 pub fn named_by_metrics(directives: &[&'static str]) -> &'static str {
     let place = |name: &str| PLUGINS.iter().position(|plugin| plugin.name == name);

@@ -1,4 +1,4 @@
-//! Parses a Corefile with the table of plugins; each error has the place of its word.
+//! Parses a Corefile with the table of plugins; each error has the location of its word.
 //!
 //! Nothing is opened, bound or resolved here: [`read`] also serves to check a file. Interfaces,
 //! host names and files are looked up when the configuration is built.
@@ -16,7 +16,7 @@ use crate::tls::TlsSpec;
 /// Parses the directives of a Corefile; `default_port` is for keys of plain DNS without a port.
 ///
 /// # Errors
-/// The first error, with its place.
+/// The first error, with its location.
 pub fn read(corefile: &Corefile, default_port: u16) -> Result<Spec> {
     if corefile.blocks.is_empty() {
         let file =
@@ -87,7 +87,7 @@ fn known(directive: &Directive) -> Result<()> {
     Err(Located::new(&directive.name.at, error))
 }
 
-/// As in CoreDNS, regardless of `-dns.port`.
+/// Default port of DNS over TLS, as in CoreDNS regardless of `-dns.port`.
 const TLS_PORT: u16 = 853;
 
 #[cfg(test)]

@@ -55,8 +55,8 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     Ok(Arc::new(spec))
 }
 
-/// Warnings, with their place: zones of other sources, such as `kubernetes`, with names that this
-/// plugin denies before those sources are consulted.
+/// Returns warnings, with their location, about zones of other sources, such as `kubernetes`, with
+/// names that this plugin denies before the other source gets the query.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     spec.blocks.iter().flat_map(|block| {
         let external = block.get::<ExternalSpec>();

@@ -25,9 +25,10 @@ use logging::Logger;
 pub(super) struct Cluster {
     followed: Arc<Followed>,
     shared: Arc<Shared>,
-    /// Set when a configuration with this cluster starts to serve.
+    /// The watches and the snapshot writer; set when a configuration with this cluster starts to
+    /// serve.
     following: Mutex<Option<(WatchHandle, Option<Writing>)>>,
-    /// Maximum time that a start waits for it, and the rate limit of API requests.
+    /// Maximum time that a start waits for the cluster, and the rate limit of API requests.
     start: Mutex<(Duration, RateLimit)>,
 }
 
@@ -41,12 +42,12 @@ struct Shared {
     known: Condvar,
 }
 
-/// Events of each kind, and which of them are logged.
+/// Events of each kind of object, and the causes that were logged.
 #[derive(Default)]
 struct Reports {
-    /// Kinds without a connected watch after an attempt: the error and its remedy.
+    /// Kinds whose watch could not be connected: the error and its remedy.
     lost: BTreeMap<Kind, (String, &'static str)>,
-    /// Logged causes by their kind of error: each once until all kinds are watched again.
+    /// Logged causes by class of error; each is logged once until all kinds are watched again.
     causes: HashMap<(Discriminant<WatchError>, Option<Kind>), HashSet<String>>,
     unreadable: HashSet<Kind>,
     /// Kinds with objects that exceeded the memory limit, logged once until they are synced again.
@@ -72,7 +73,7 @@ impl Cluster {
         Self { followed, shared: Arc::new(shared), following: Mutex::default(), start: Mutex::default() }
     }
 
-    /// Whether the cluster has this API, these objects and this snapshot.
+    /// Whether the cluster has this API, these watched objects and this snapshot.
     pub(super) fn is_of(
         &self,
         access: &Access,
@@ -112,17 +113,18 @@ impl Cluster {
         self.index().unsynced().is_empty()
     }
 
-    /// Time of the last event.
+    /// Returns the time of the last event.
     pub(super) fn heard(&self) -> Option<Instant> {
         self.shared.reports().heard
     }
 
-    /// Missing permissions of the account, such as `watch services`.
+    /// Returns the missing permissions of the account, such as `watch services`.
     pub(super) fn rights_missing(&self) -> Vec<String> {
         self.shared.reports().forbidden.iter().map(|(kind, verb)| format!("{verb} {kind}")).collect()
     }
 
-    /// The problems: one for each cause, with its kinds of objects, and that of the snapshot.
+    /// Returns the problems: one for each cause, with its kinds of objects, and that of the
+    /// snapshot.
     pub(super) fn problems(&self) -> Vec<SyncProblem> {
         let mut all: Vec<SyncProblem> = Vec::new();
         for (kind, (what, remedy)) in &self.shared.reports().lost {
@@ -143,13 +145,13 @@ impl Cluster {
         all
     }
 
-    /// Sets how long a start waits, at least as long as before, and the rate limit.
+    /// Sets how long a start waits, at least as long as before, and the rate limit of API requests.
     pub(super) fn start_with(&self, timeout: Duration, pace: RateLimit) {
         let mut start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
         *start = (timeout.max(start.0), pace);
     }
 
-    /// Starts the watches, unless started. Returns until when a start may wait for them.
+    /// Starts the watches, unless they run. Returns until when a start may wait for them.
     ///
     /// # Errors
     /// If the system refuses a thread.
@@ -174,7 +176,7 @@ impl Cluster {
     }
 
     /// Requests a snapshot of the current changes, if snapshots are configured. The returned
-    /// channel closes when it is written.
+    /// channel closes when the snapshot is written.
     pub(super) fn write_now(&self) -> Option<Receiver<Infallible>> {
         // The lock is taken while a reload begins, which may read a snapshot from a disk that
         // hangs.
@@ -209,7 +211,7 @@ impl Shared {
     }
 }
 
-/// Updates log and metrics, and wakes waiting threads.
+/// The observer of the index: updates log and metrics, and wakes waiting threads.
 struct Teller {
     shared: Arc<Shared>,
     logger: Logger,
@@ -257,8 +259,8 @@ impl IndexObserver for Teller {
     fn failed(&mut self, kind: Kind, why: &WatchError) {
         let mut reports = self.shared.reports();
         reports.lost.insert(kind, (why.to_string(), why.remedy()));
-        // All objects are listed again at once, or requested in another way: no answer is lost, so
-        // nothing is logged.
+        // All objects are listed again at once, or requested in another form: answers stay
+        // available, so that nothing is logged.
         if matches!(
             why,
             WatchError::Expired(_)
@@ -338,14 +340,14 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// The wall clock, for comparison with timestamps of other machines and files.
+/// Returns the wall-clock time, for comparison with timestamps of other machines and files.
 fn wall() -> SinceEpoch {
     SinceEpoch(Duration::from_millis(clock::wall_ms()))
 }
 
-/// The remedy if objects do not fit.
+/// The remedy if the objects exceed the memory limit.
 const FOLLOW_FEWER: &str = "Follow fewer, by `namespaces` or `labels`, or let it have more memory";
 /// Maximum number of causes of one kind of error that are logged until all kinds are watched again.
 const MOST_CAUSES: usize = 4;
-/// Delay before a waiting start is logged.
+/// Delay before a log line about a waiting start.
 const LOG_AFTER: Duration = Duration::from_millis(500);

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-/// A third of the memory limit of its control groups, at most 256 MiB. A changed service is built
-/// beside the old one, and the cache needs memory too: the objects' budget is less than half of
-/// what they can use.
+/// Returns the limit for objects: a third of the memory limit of the process's control groups, at
+/// most 256 MiB. A changed service is built beside the old version, and the cache needs memory too,
+/// so that objects may use less than half of the memory.
 pub(super) fn room() -> usize {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     of(limit(&groups, Path::new("/sys/fs/cgroup")))
@@ -15,8 +15,8 @@ fn of(limit: Option<u64>) -> usize {
     limit.map_or(MOST_OCTETS, |limit| usize::try_from(limit / 3).unwrap_or(MOST_OCTETS).min(MOST_OCTETS))
 }
 
-/// The lowest limit of the groups in `groups`, in the format of /proc/self/cgroup, and of their
-/// ancestors.
+/// Returns the lowest limit of the groups in `groups`, in the format of /proc/self/cgroup, and of
+/// their ancestors.
 fn limit(groups: &str, root: &Path) -> Option<u64> {
     let files = groups.lines().flat_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -28,17 +28,17 @@ fn limit(groups: &str, root: &Path) -> Option<u64> {
             }
             _ => return Vec::new(),
         };
-        // In a container the group's path may lie outside of the mounted hierarchy: the root is
-        // then its own group.
+        // In a container the group's path may lie outside of the mounted hierarchy: the root of the
+        // hierarchy is then the process's group.
         let group = root.join(group.trim_start_matches('/'));
         let around = group.ancestors().take_while(|group| group.starts_with(&root));
         around.map(|group| group.join(file)).collect()
     });
-    // A group without a limit has `max`, or a number beyond all memory.
+    // A group without a limit has `max`, or a number larger than any memory.
     files.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok()).min()
 }
 
-/// A cluster with 10,000 services and 100,000 endpoints needs some 40 MB.
+/// Maximum limit in bytes; 10,000 services with 100,000 endpoints need some 40 MB.
 const MOST_OCTETS: usize = 256 << 20;
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use wire::Name;
 
 use super::cluster::Cluster;
 
-/// The labels of one block's queries.
+/// The publisher of labels for one block's queries.
 pub(super) struct Published {
     pub(super) cluster: Arc<Cluster>,
     pub(super) responder: Responder,
@@ -37,7 +37,7 @@ impl Labels for Published {
 
 /// The prefix of labels about the client.
 pub(super) const CLIENT: &str = "kubernetes/client-";
-/// The prefix of a pod's own labels; their key follows.
+/// The prefix of labels for a pod's Kubernetes labels; the key follows.
 pub(super) const CLIENT_LABEL: &str = "kubernetes/client-label/";
 
 impl fmt::Debug for Published {

@@ -15,9 +15,9 @@ use metrics::{Families, Metric};
 pub(super) struct Metrics(Mutex<Counts>);
 
 struct Counts {
-    /// By whether the service is headless.
+    /// Indexed by whether the service is headless.
     programming: [Durations<20>; 2],
-    /// By verb and host: delay by the rate limit, and time until the response.
+    /// By verb and host: delay by the rate limiter; `requests`: time until the response.
     paced: BTreeMap<(&'static str, String), Durations<11>>,
     requests: BTreeMap<(&'static str, String), Durations<11>>,
     /// By status, method and host.
@@ -34,7 +34,7 @@ impl Default for Counts {
 }
 
 impl Metrics {
-    /// Observes the time from an endpoint change's cause until answers have it.
+    /// Observes the time from the cause of an endpoint change until answers contain the change.
     pub(super) fn programmed(&self, headless: bool, after: Duration) {
         self.counts().programming[usize::from(headless)].observe(after);
     }
@@ -45,7 +45,7 @@ impl Metrics {
         let host = asked.host.to_owned();
         let code = asked.status.map_or_else(|| "<error>".to_owned(), |status| status.to_string());
         *counts.results.entry((code, host.clone())).or_default() += 1;
-        // client-go labels a list and a watch with the verb GET, too.
+        // client-go labels both lists and watches with the verb GET.
         let paced = counts.paced.entry(("GET", host.clone()));
         paced.or_insert_with(|| Durations::new(&REQUEST_BOUNDS)).observe(asked.waited);
         let requests = counts.requests.entry(("GET", host));
@@ -59,7 +59,7 @@ impl Metrics {
     pub(super) fn collect(&self, into: &mut Families) {
         let counts = self.counts();
         let programming = counts.programming.iter().zip(["cluster_ip", "headless_with_selector"]);
-        // As in Go, no sample before the first observation.
+        // As in Go's client library, there is no sample before the first observation.
         for (durations, kind) in programming.filter(|(durations, _)| durations.is_used()) {
             into.durations(PROGRAMMING_DURATION, &[("service_kind", kind)], durations);
         }

@@ -1,4 +1,4 @@
-//! `kubernetes`: answers a cluster's zones from an index of its API's objects.
+//! `kubernetes`: answers a cluster's zones from an index of the objects in the cluster's API.
 
 mod cluster;
 mod memory_limit;
@@ -53,7 +53,7 @@ impl SourceSpec for KubernetesSpec {
         let cluster = context.reload_state.get::<ClusterRegistry>().cluster(self);
         let (index, responder) = (cluster.shared_index(), Responder::new(rules.clone()));
         let lent = ClusterHandle { index, responder, snapshot: cluster.clone() };
-        // A block has one `kubernetes`, so neither value was set before.
+        // A block has only one `kubernetes`, so that neither value was set before.
         let _ = context.extensions.get().set(lent);
         if self.is_searched {
             let paths = PodPaths::new(cluster.clone(), self.rules.zones.clone());
@@ -96,8 +96,8 @@ impl Source for Kubernetes {
                 self.responder.deny(index, zone, query, reply);
                 Lookup::Answer
             }
-            // `fallthrough` is for names that do not exist. Whether this one does is not known yet,
-            // so the query does not pass.
+            // `fallthrough` is for names that do not exist. Whether this name exists is not known
+            // yet, so that the query does not pass.
             AnswerOutcome::Unsynced(kind) => Lookup::Fail(kubernetes_zone::not_known_yet(kind)),
         }
     }
@@ -139,8 +139,8 @@ impl Source for Kubernetes {
     }
 }
 
-/// The addresses of a block with these endpoints, for NS records: without loopback and link-local
-/// ones.
+/// Returns the addresses of a block with these endpoints, for NS records, without loopback and
+/// link-local addresses.
 fn own_addresses(endpoints: &[Endpoint]) -> Vec<IpAddr> {
     let mut own = Vec::new();
     for ip in endpoints.iter().map(|endpoint| endpoint.address.ip()) {
@@ -148,7 +148,7 @@ fn own_addresses(endpoints: &[Endpoint]) -> Vec<IpAddr> {
             own.push(ip);
             continue;
         }
-        // The block is bound to the wildcard address: all addresses of this machine count.
+        // The block listens on the wildcard address: all addresses of this machine count.
         let all = node::interfaces().unwrap_or_default();
         own.extend(all.iter().flat_map(|interface| &interface.addresses).map(|address| address.ip));
     }

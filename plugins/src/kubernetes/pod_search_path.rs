@@ -1,4 +1,4 @@
-//! The search paths of pods, as in the resolv.conf that kubelet writes: for `autopath @kubernetes`.
+//! Search paths of pods, as kubelet writes them to resolv.conf, for `autopath @kubernetes`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ pub(super) struct PodPaths {
 }
 
 impl PodPaths {
-    /// Search paths of a cluster's pods in these zones.
+    /// Creates the search paths of a cluster's pods in these zones.
     pub(super) fn new(cluster: Arc<Cluster>, zones: Vec<Name>) -> Self {
         Self { cluster, zones, machine: machine(Path::new(RESOLV_CONF)) }
     }
@@ -47,14 +47,14 @@ impl fmt::Debug for PodPaths {
     }
 }
 
-/// The domains of the machine's search list, which kubelet appends to the cluster's; empty if it
-/// cannot be read.
+/// Returns the domains of the machine's search list, which kubelet appends to the cluster's; empty
+/// if the file cannot be read.
 fn machine(file: &Path) -> Vec<Name> {
     let text = files::read_with_timeout(file, LARGEST).unwrap_or_default();
     domains(&String::from_utf8_lossy(&text))
 }
 
-/// The domains of a search list, as many as fit a search path besides the cluster's.
+/// Returns the domains of a search list, as many as fit a search path besides the cluster's.
 fn domains(text: &str) -> Vec<Name> {
     let mut octets = 0;
     let mut fits = |domain: &&str| {
@@ -67,9 +67,9 @@ fn domains(text: &str) -> Vec<Name> {
 }
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// A resolv.conf has some hundred bytes.
+/// Maximum bytes read from a resolv.conf, which usually has some hundred.
 const LARGEST: u64 = 1 << 20;
-/// Number of domains from the cluster's zone.
+/// Number of search domains made from the cluster's zone.
 const OF_CLUSTER: usize = 3;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Registry of clusters: looked up by the objects watched, counted, and started with a
-//! configuration.
+//! Registry of clusters: finds a cluster by its watched objects, counts clusters, and starts them
+//! with a configuration.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ pub struct ClusterRegistry {
 }
 
 impl ClusterRegistry {
-    /// The cluster of a directive: one that is watched already, or a new one.
+    /// Returns the cluster of a directive: one that is watched already, or a new one.
     pub(super) fn cluster(&self, spec: &KubernetesSpec) -> Arc<Cluster> {
         let mut clusters = self.clusters();
         let is_it = |cluster: &Arc<Cluster>| cluster.is_of(&spec.access, &spec.wants, spec.snapshot.as_ref());
@@ -36,7 +36,7 @@ impl ClusterRegistry {
         cluster
     }
 
-    /// State of every cluster in use.
+    /// Returns the state of every cluster in use.
     pub fn status(&self, now: Instant) -> Vec<ClusterStatus> {
         let clusters = self.clusters();
         let used = clusters.iter().filter(|cluster| Arc::strong_count(cluster) > 1);
@@ -79,8 +79,8 @@ impl Persistent for ClusterRegistry {
     }
 
     fn look(&self, _: Instant, _: &Logger) -> Option<Instant> {
-        // Clusters that no configuration uses are held by the registry alone; their watchers are
-        // stopped outside of the lock.
+        // Clusters that no configuration uses are referenced by the registry alone; their watchers
+        // are stopped without holding the lock.
         let unused: Vec<_> =
             self.clusters().extract_if(.., |cluster| Arc::strong_count(cluster) == 1).collect();
         drop(unused);
@@ -136,7 +136,7 @@ impl Persistent for ClusterRegistry {
     }
 }
 
-/// Maximum wait for snapshots when the process ends: a disk may hang.
+/// Maximum wait for snapshots when the process ends, since a disk may hang.
 const LEAVE: Duration = Duration::from_secs(1);
 /// Gauge {cluster, kind}; kind: services, endpointslices, namespaces, pods, serviceimports.
 const OBJECTS: Metric =

@@ -49,25 +49,25 @@ pub struct KubernetesSpec {
     pub access: Access,
     /// The objects to watch.
     pub wants: WatchConfig,
-    /// Rules for answers; the server's own addresses are added when it is built.
+    /// Rules for answers; the server's own addresses are added when the source is built.
     pub rules: Rules,
     /// Zones in which missing names pass to the next plugin.
     pub fallthrough: Fallthrough,
     /// Maximum time that a start waits until all kinds are synced; default 5 s.
     pub startup_timeout: Duration,
-    /// Number of unused APIs in `endpoint`, behind the first.
+    /// Number of further APIs in `endpoint` that are not used.
     pub passed_over: usize,
     /// Rate limit of API requests; default none.
     pub pace: RateLimit,
-    /// Watches only pods of this node; default all.
+    /// The node whose pods are watched; default all nodes.
     pub node: Option<Box<str>>,
     /// Whether `autopath` uses the search paths of pods.
     pub is_searched: bool,
-    /// Snapshot of the index, across restarts; default none.
+    /// The snapshot of the index, kept across restarts; default none.
     pub snapshot: Option<SnapshotSpec>,
 }
 
-/// Locations of properties that exclude others.
+/// The words of properties that exclude each other.
 #[derive(Default)]
 struct Places<'d> {
     endpoint: Option<&'d Word>,
@@ -80,7 +80,7 @@ struct Places<'d> {
     node: Option<&'d Word>,
     verified: Option<&'d Word>,
     zonal: Option<&'d Word>,
-    /// The directive with the zones.
+    /// The property `multicluster` with its zones.
     multicluster: Option<&'d Directive>,
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
         no_block(PLUGIN, property)?;
         read_property(property, written.root(), &mut spec, &mut places)?;
     }
-    // As in client-go, regardless of the properties' order.
+    // As in client-go, regardless of the order of the properties.
     if spec.pace.per_second > 0.0 && spec.pace.burst == 0 {
         spec.pace.burst = BURST;
     }
@@ -117,10 +117,10 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     Ok(Arc::new(spec))
 }
 
-/// Refuses one file for the snapshots of two clusters.
+/// Refuses the same snapshot file for two clusters.
 ///
 /// # Errors
-/// At the second of two blocks that name it.
+/// Two blocks name the same file; the error is located at the second.
 pub fn keep_snapshots_apart(spec: &Spec) -> Result<()> {
     let mut kept: Vec<&KubernetesSpec> = Vec::new();
     for block in &spec.blocks {
@@ -136,7 +136,7 @@ pub fn keep_snapshots_apart(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// Warnings, with their place.
+/// Returns the warnings about `kubernetes` directives, with their location.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     let of_block = |block: &BlockSpec| {
         let passed_over = block.get::<KubernetesSpec>()?.passed_over;
@@ -146,7 +146,8 @@ pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     spec.blocks.iter().filter_map(of_block)
 }
 
-/// Why the APIs of this Corefile could not be watched, as a server would log it; sends no packet.
+/// Returns why the APIs of this Corefile cannot be watched, as a server would log it; sends no
+/// packet.
 pub fn unreachable(spec: &Spec) -> impl Iterator<Item = String> {
     let all = spec.blocks.iter().filter_map(|block| block.get::<KubernetesSpec>());
     all.filter_map(|cluster| {
@@ -155,7 +156,7 @@ pub fn unreachable(spec: &Spec) -> impl Iterator<Item = String> {
     })
 }
 
-/// Refuses a zone below the names of services or pods of another zone: it would hide those.
+/// Refuses a zone below the names of services or pods of another zone, which it would hide.
 fn hides_none(directive: &Directive, zones: &[wire::Name]) -> Result<()> {
     for zone in zones {
         let is_hidden = |other: &&wire::Name| {
@@ -164,7 +165,7 @@ fn hides_none(directive: &Directive, zones: &[wire::Name]) -> Result<()> {
             zone.is_within(other) && matches!(first, Some(b"svc" | b"pod"))
         };
         if let Some(other) = zones.iter().find(is_hidden) {
-            // A network stands for several zones, but has no names of services.
+            // A network stands for several reverse zones, which have no names of services.
             let word =
                 directive.args.iter().find(|word| wire::Name::from_text(&word.text).as_ref() == Ok(zone));
             let at = word.map_or(&directive.name.at, |word| &word.at);
@@ -176,15 +177,15 @@ fn hides_none(directive: &Directive, zones: &[wire::Name]) -> Result<()> {
 }
 
 impl KubernetesSpec {
-    /// Whether both use the same snapshot file for different objects: each would overwrite the
-    /// other's.
+    /// Whether both directives use the same snapshot file for different objects and would overwrite
+    /// each other's snapshot.
     fn is_in_the_way_of(&self, other: &Self) -> bool {
         let file = |spec: &Self| spec.snapshot.as_ref().map(|snapshot| snapshot.file.to_path_buf());
         let followed = |spec: &Self| (spec.access.clone(), spec.wants.clone(), spec.snapshot.clone());
         file(self).is_some() && file(self) == file(other) && followed(self) != followed(other)
     }
 
-    /// The directive without properties.
+    /// Returns the spec of the directive without properties.
     fn bare(zones: Vec<wire::Name>) -> Self {
         Self {
             access: Access::InCluster(SERVICE_ACCOUNT.into()),
@@ -280,7 +281,7 @@ fn read_node<'d>(property: &'d Directive, spec: &mut KubernetesSpec, places: &mu
     let mut args = Args::new(PLUGIN, property, NODE);
     let word = args.required()?;
     args.end()?;
-    // The API's label syntax (RFC 1123): other characters would select something else.
+    // The API's label syntax (RFC 1123): other characters would change the selection.
     let is_name = |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || b"-.".contains(&octet);
     if !(1..=253).contains(&word.text.len()) || !word.text.bytes().all(is_name) {
         return Err(bad(PLUGIN, word, NODE));
@@ -360,7 +361,7 @@ fn selector(property: &Directive) -> Result<Selector> {
 }
 
 impl Places<'_> {
-    /// Checks that need the whole directive.
+    /// Checks rules that involve several properties.
     fn check(self, spec: &mut KubernetesSpec) -> Result<()> {
         let exclusive =
             |first: Option<&Word>, second: Option<&Word>, names: [&'static str; 2]| match (first, second) {
@@ -372,7 +373,7 @@ impl Places<'_> {
             };
         exclusive(self.namespaces, self.namespace_labels, ["namespaces", "namespace_labels"])?;
         exclusive(self.noendpoints, self.zonal, ["noendpoints", "zonal"])?;
-        // With `node` only this node's pods are watched, so those of other nodes could not be verified.
+        // With `node` only this node's pods are watched: pods of other nodes could not be verified.
         exclusive(self.node, self.verified, ["node", "pods verified"])?;
         if let Some(property) = self.multicluster {
             spec.rules.multicluster = zones_or(&property.args, &[])?;

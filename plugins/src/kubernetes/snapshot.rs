@@ -1,5 +1,5 @@
-//! `snapshot`: a cluster's index in a file, written periodically and before this process ends, by a
-//! thread that serves no queries, and read once at a start.
+//! `snapshot`: a cluster's index in a file. A separate thread writes the file periodically and
+//! before the process ends; the file is read once at a start.
 
 use std::convert::Infallible;
 use std::io;
@@ -22,11 +22,11 @@ use logging::Logger;
 pub struct SnapshotSpec {
     /// Path of the file.
     pub file: ShownPath,
-    /// Minimum interval of writes. Default 30 s, at least 1 s.
+    /// Minimum interval between writes; default 30 s, at least 1 s.
     pub every: Duration,
 }
 
-/// The source of a snapshot.
+/// The data that a snapshot is made of.
 pub(super) struct Followed {
     pub(super) index: Arc<Index>,
     pub(super) access: Access,
@@ -44,9 +44,9 @@ pub(super) struct Kept {
 struct State {
     /// Kinds without a complete list since the snapshot was read.
     restored: Vec<Kind>,
-    /// Age of the snapshot when it was read, and the time of that.
+    /// Age of the snapshot when it was read, and when it was read.
     read: Option<(Duration, Instant)>,
-    /// Why the file cannot be used, until it is replaced.
+    /// The reason why the file cannot be used, until the file is replaced.
     unusable: Option<String>,
     written: u64,
     failed: u64,
@@ -60,8 +60,8 @@ pub(super) struct Writing {
 }
 
 impl Writing {
-    /// Requests a write of the current changes. The returned channel closes once they are written,
-    /// or cannot be.
+    /// Requests a write of the current changes. The returned channel closes when the write has
+    /// succeeded or failed.
     pub(super) fn now(&self) -> Receiver<Infallible> {
         let (done, ends) = channel();
         // If the thread has ended, `done` is dropped here.
@@ -71,7 +71,7 @@ impl Writing {
 }
 
 impl Kept {
-    /// `now` is the wall clock.
+    /// Creates the state; `now` reads the wall clock.
     pub(super) fn new(spec: SnapshotSpec, now: fn() -> SinceEpoch) -> Self {
         Self { spec, state: Mutex::default(), now }
     }
@@ -81,7 +81,7 @@ impl Kept {
     }
 
     /// Loads the objects of the file into the index, unless other users can change the file. On
-    /// failure it logs the reason, and the index is empty.
+    /// failure the reason is logged, and the index stays empty.
     pub(super) fn restore(&self, of: &Followed, writer: &mut IndexWriter, at: Instant, logger: &Logger) {
         let file = self.spec.file.display();
         match self.load(of, writer, at, |error| error.to_string()) {
@@ -101,11 +101,11 @@ impl Kept {
         }
     }
 
-    /// Loads the file into the index for `explain`, if it exists, and returns its age. The file is
-    /// tested as by a server of this process's user.
+    /// Loads the file into the index for `explain`, if it exists, and returns the snapshot's age.
+    /// The file is checked as by a server that runs as this process's user.
     ///
     /// # Errors
-    /// Why it cannot be used; the index is empty then.
+    /// The reason why the file cannot be used; the index is empty then.
     pub(super) fn load_snapshot(
         &self,
         of: &Followed,
@@ -157,21 +157,21 @@ impl Kept {
         before > 0 && state.restored.is_empty()
     }
 
-    /// The age of the snapshot while answers use it.
+    /// Returns the age of the snapshot while answers use it.
     pub(super) fn age(&self, now: Instant) -> Option<Duration> {
         let state = self.state();
         let (age, read) = state.read.filter(|_| !state.restored.is_empty())?;
         Some(age + now.saturating_duration_since(read))
     }
 
-    /// Why the file cannot be used, until it is replaced.
+    /// Returns the problem of the file, until the file is replaced.
     pub(super) fn problems(&self) -> Option<SyncProblem> {
         let cause = self.state().unusable.clone()?;
         let what = format!("{}: {cause}", self.spec.file.display());
         Some(SyncProblem { subject: "snapshot".to_owned(), problem: what, remedy: REPLACED })
     }
 
-    /// Number of writes, and of failed ones.
+    /// Returns the number of writes and the number of failed writes.
     pub(super) fn counts(&self) -> [u64; 2] {
         let state = self.state();
         [state.written, state.failed]
@@ -192,15 +192,15 @@ impl Kept {
     fn run(&self, of: &Followed, asked: &Receiver<Sender<Infallible>>, logger: &Logger) {
         let (mut last, mut pause) = (None, LOOK);
         loop {
-            // Dropping this ends the wait of the caller.
+            // Dropping `_done` ends the caller's wait.
             let _done = match asked.recv_timeout(pause) {
                 Ok(done) => Some(done),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let changes = of.index.changes();
-            // While a kind still has data of the restored snapshot none is written: old data would
-            // get a new date.
+            // While a kind still has data of the restored snapshot, no snapshot is written: old
+            // data would get a new date.
             let is_whole = of.index.unsynced().is_empty() && self.state().restored.is_empty();
             pause = if is_whole { self.spec.every } else { LOOK };
             if !is_whole || last == Some(changes) {
@@ -247,7 +247,7 @@ fn put(file: &ShownPath, of: &Followed, now: SinceEpoch) -> Result<(), String> {
     files::atomic_write(file, None, &octets).map_err(|error| error.shown_as(file).to_string())
 }
 
-/// Why `explain` cannot read the file. The server's user may be another than this process's.
+/// Returns why `explain` cannot read the file. The server may run as another user.
 fn of_another_user(error: ReadError) -> String {
     match error {
         ReadError::Foreign { uid, mode } if mode & 0o022 == 0 => {
@@ -257,6 +257,6 @@ fn of_another_user(error: ReadError) -> String {
     }
 }
 
-/// Interval of checking whether all kinds are synced: the minimum interval of writes.
+/// Interval between checks whether all kinds are synced: the minimum interval of writes.
 const LOOK: Duration = Duration::from_secs(1);
 const REPLACED: &str = "it is replaced once the lists of the API are complete";

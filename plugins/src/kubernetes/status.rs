@@ -68,7 +68,7 @@ impl ClusterStatus {
     }
 }
 
-/// A short text for the API without secrets: the user part of a URL is left out.
+/// Returns a short text for the API without secrets: the user part of a URL is omitted.
 fn place(access: &Access) -> String {
     match access {
         Access::InCluster(_) => "in-cluster".to_owned(),

@@ -23,17 +23,17 @@ use weighted::{WeightFiles, Weights};
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LoadbalanceSpec {
     policy: Policy,
-    /// Networks with addresses to put first, in this order.
+    /// Networks whose addresses are put first, in this order.
     prefer: Vec<IpNet>,
 }
 
 /// The method of ordering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Policy {
-    /// At random.
+    /// Addresses are shuffled at random.
     RoundRobin,
-    /// One address is drawn by weight to be first. `reload` is the interval of reading the file; 0
-    /// for never.
+    /// One address is drawn by weight and put first. `reload` is the interval of reading the file;
+    /// 0 for never.
     Weighted { file: ShownPath, reload: Duration },
 }
 
@@ -199,7 +199,7 @@ fn arrange(response: &mut Message, section: Section, rest: Rest, order: impl FnO
     order(&mut before[addresses..], mx);
 }
 
-/// The address in a record.
+/// Returns the address in a record.
 fn address(rr: &Rr) -> Option<IpAddr> {
     match rr.rtype {
         RType::A => <[u8; 4]>::try_from(&*rr.data).ok().map(|octets| Ipv4Addr::from(octets).into()),
@@ -209,7 +209,7 @@ fn address(rr: &Rr) -> Option<IpAddr> {
 }
 
 const PLUGIN: &str = "loadbalance";
-/// The default interval of checks of a file of weights.
+/// Default interval between checks of a file of weights.
 const RELOAD: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use plugin::reload_state::Persistent;
 #[derive(Debug)]
 pub(super) struct Weights {
     file: ShownPath,
-    /// Zero: the file is read once.
+    /// Interval between checks; zero if the file is read only once.
     reload: Duration,
     current: ArcSwap<Table>,
 }
@@ -34,7 +34,7 @@ struct Followed {
     weights: Weak<Weights>,
     look: FileRead<Result<Vec<u8>, ReadError>>,
     text: Option<Vec<u8>>,
-    /// The problem of the file that was logged last.
+    /// The last logged problem of the file.
     failed: Option<String>,
     next: Option<Instant>,
 }
@@ -78,7 +78,7 @@ impl Weights {
 }
 
 impl WeightFiles {
-    /// The weights of `file`, read at the next check.
+    /// Returns the weights of `file`, which is read at the next check.
     pub(super) fn follow(&self, file: &ShownPath, reload: Duration) -> Arc<Weights> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |weights: &Arc<Weights>| weights.file == *file && weights.reload == reload;
@@ -108,7 +108,8 @@ impl Persistent for WeightFiles {
         }
     }
 
-    /// A file that cannot be read, or has a bad line, changes nothing; each cause is logged once.
+    /// Checks files that are due. A file that cannot be read, or has a bad line, changes nothing;
+    /// each cause is logged once.
     fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|followed| followed.weights.strong_count() > 0);
@@ -163,8 +164,8 @@ impl Followed {
     }
 }
 
-/// Reads `NAME` lines, each followed by lines `ADDRESS WEIGHT`, 1 to 255; `#` begins a comment
-/// line. Errors have no words of the file, which may be no file of weights.
+/// Parses lines `NAME`, each followed by lines `ADDRESS WEIGHT`, 1 to 255; `#` begins a comment
+/// line. Errors quote no words of the file, which may not be a file of weights.
 fn parse(text: &str) -> Result<Table, String> {
     let mut table = Table::default();
     let mut name = None;

@@ -95,7 +95,8 @@ impl Middleware for Local {
 /// A name that is answered here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LocalName {
-    /// Below `localhost`, or with `localhost` as its first label: it has the addresses of `localhost`, and no SOA or NS.
+    /// A name below `localhost` or with the first label `localhost`: has the addresses of
+    /// `localhost`, and no SOA or NS.
     Prefixed,
     /// `localhost` itself.
     Localhost,
@@ -127,7 +128,7 @@ impl Zones {
         }
     }
 
-    /// What `name` is here; `None` for all other names.
+    /// Returns the role of `name`; `None` if `local` does not answer the name.
     fn find(&self, name: &Name) -> Option<LocalName> {
         let is_prefixed = self.spec.localhost_prefix && name.labels().next() == Some(LOCALHOST);
         if *name == self.localhost {
@@ -143,12 +144,12 @@ impl Zones {
         }
     }
 
-    /// The reverse zone of a name.
+    /// Returns the reverse zone that contains a name.
     fn zone(&self, name: &Name) -> Option<&Name> {
         self.reverse.iter().find(|zone| name.is_within(zone))
     }
 
-    /// The rcode and the only record of a reply: an answer, or the SOA of a denial.
+    /// Returns the rcode and the only record of a reply: an answer, or the SOA of a denial.
     fn answer(&self, local: LocalName, name: &Name, rtype: RType) -> (Rcode, Rr) {
         let record = |section, owner: &Name, rtype, data: &[u8]| Rr::new(section, owner, rtype, TTL, data);
         let localhost = self.localhost.as_wire();
@@ -171,7 +172,7 @@ impl Zones {
     }
 }
 
-/// The data of every SOA record: MNAME, RNAME, serial, refresh, retry, expire and minimum.
+/// Returns the data of every SOA record: MNAME, RNAME, serial, refresh, retry, expire and minimum.
 fn soa(localhost: &[u8]) -> Vec<u8> {
     let mut data = [localhost, b"\x04root", localhost].concat();
     for number in [1, 0, 0, 0, TTL] {
@@ -180,7 +181,7 @@ fn soa(localhost: &[u8]) -> Vec<u8> {
     data
 }
 
-/// The counter of all server blocks.
+/// The counter shared by all server blocks.
 #[derive(Debug, Default)]
 struct LocalCounter(OnceLock<Arc<PerThread>>);
 

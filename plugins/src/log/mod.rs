@@ -14,7 +14,7 @@ use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 /// All `log` directives of a server block.
 #[derive(Debug, Clone)]
 pub struct LogSpec {
-    /// In file order; the first with a zone that contains the name applies.
+    /// The rules in file order; the first with a zone that contains the name applies.
     pub rules: Vec<LogRule>,
 }
 

@@ -54,18 +54,18 @@ struct Seen {
 }
 
 impl Watch {
-    /// Watches for nothing yet.
+    /// Creates a watch without probes.
     pub fn new(zones: Vec<Name>) -> Self {
         Self { zones: zones.into(), seen: Arc::default() }
     }
 
-    /// The zones with queries that would loop.
+    /// Returns the zones with queries that would loop.
     pub fn zones(&self) -> &[Name] {
         &self.zones
     }
 
-    /// From now on a query for a name in `probes` means that the upstream with that index is a
-    /// loop.
+    /// Starts watching: from now on a query for a name in `probes` means that the upstream with
+    /// that index is a loop.
     pub fn start(&self, probes: Vec<(Name, usize)>) {
         *self.seen.probes.lock().unwrap_or_else(PoisonError::into_inner) = probes;
         self.seen.watching.store(true, Relaxed);
@@ -76,7 +76,7 @@ impl Watch {
         self.seen.upstreams.lock().unwrap_or_else(PoisonError::into_inner).contains(&upstream)
     }
 
-    /// Stops watching and returns the upstreams that lead back to this server.
+    /// Stops watching and returns the upstreams that send queries back to this server.
     pub fn stop(&self) -> Vec<usize> {
         self.seen.watching.store(false, Relaxed);
         self.seen.probes.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -96,7 +96,7 @@ impl Watch {
 }
 
 impl Source for Watch {
-    /// Passes every query; notes probes.
+    /// Passes every query, and records probes.
     #[inline]
     fn lookup<'h>(
         &'h self,

@@ -10,8 +10,8 @@ use wire::{Class, Flags, Name, RType};
 use super::Watch;
 use logging::Logger;
 
-/// Probes a block's upstreams as long as `server` lives. Logs each loop, and removes its upstream
-/// from its stanza while the loop lasts.
+/// Probes a block's upstreams while `server` exists. Logs each loop, and removes the upstream from
+/// its stanza while the loop lasts.
 pub async fn probe(watch: Watch, chain: Arc<Stanzas>, server: Weak<impl Send + Sync>, logger: Logger) {
     let Some(zone) = watch.zones().first().copied() else { return };
     let mut stanzas: Vec<Watched> = chain.stanzas().iter().map(Watched::new).collect();
@@ -27,8 +27,8 @@ pub async fn probe(watch: Watch, chain: Arc<Stanzas>, server: Weak<impl Send + S
         // A probe is sent several times, since datagrams may be lost.
         for pause in PAUSES {
             for (name, index) in &probes {
-                // Over TLS a loop would need this server's certificate. A probe that cannot be sent
-                // finds nothing.
+                // Over TLS a loop would need this server's certificate. A failure to send a probe
+                // proves nothing.
                 if targets[*index].tls().is_none() && !watch.has_seen(*index) {
                     let _ = send(&targets[*index], name).await;
                 }
@@ -73,9 +73,9 @@ impl Watched {
         Self { stanza: stanza.clone(), upstreams, looping: vec![false; count], clean: vec![0; count] }
     }
 
-    /// Returns which upstreams are loops, given which returned a probe in this round: from the
-    /// first such round until [`CLEAN_ROUNDS`] rounds without one, since a lost probe proves
-    /// nothing.
+    /// Returns which upstreams are loops, given which returned a probe in this round. An upstream
+    /// is a loop from its first returned probe until [`CLEAN_ROUNDS`] rounds without one, since a
+    /// lost probe proves nothing.
     fn judge(&mut self, seen: &[bool]) -> Vec<bool> {
         for (clean, seen) in self.clean.iter_mut().zip(seen) {
             *clean = if *seen { 0 } else { clean.saturating_add(1) };
@@ -123,7 +123,7 @@ impl Watched {
             let all = self.upstreams.iter().zip(&looping).filter(move |(_, looping)| **looping == wanted);
             all.map(|(upstream, _)| upstream.clone()).collect()
         };
-        // If its upstreams change at this time, the next round probes them.
+        // If the upstreams have changed meanwhile, the next round probes them.
         if self.stanza.leave_out(&now, those(true), those(false)) {
             self.looping = looping;
         }
@@ -131,7 +131,7 @@ impl Watched {
     }
 }
 
-/// `<random>.<random>.ZONE`, as in CoreDNS: 128 random bits.
+/// Returns `<random>.<random>.ZONE`, as in CoreDNS: 128 random bits.
 fn probe_name(zone: &Name) -> Option<Name> {
     let [first, second]: [u64; 2] = rand::rng().random();
     let zone = zone.to_string();
@@ -145,14 +145,13 @@ async fn send(upstream: &Upstream, name: &Name) -> std::io::Result<()> {
     socket.send(&query).await.map(drop)
 }
 
-/// A probe is sent once for each of these, which is also the time to wait for its return; the 2 s
-/// after the last one cover a slow upstream.
+/// A probe is sent before each of these pauses, in which its return is awaited; the last one of 2 s
+/// covers a slow upstream.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_millis(500), Duration::from_secs(2)];
 /// Interval of probing while an upstream loops.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Rounds without a returned probe until an upstream is used again: with three probes each, nine
-/// were lost or none.
+/// Rounds without a returned probe until an upstream is used again; each round sends three probes.
 const CLEAN_ROUNDS: u32 = 3;
 
 #[cfg(test)]

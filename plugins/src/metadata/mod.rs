@@ -1,9 +1,9 @@
 //! `metadata`: labels that plugins publish about a query, for other plugins of its block.
 //!
-//! Some labels are fields of the query itself (`forward/upstream`, `log/type`, `log/class`), and
-//! have a value for every name. Others are computed by a plugin of the block ([`Labels`]), for
-//! names within ZONES, each time one is read; none is collected in advance. Without the directive
-//! no label is read, and log formats are compiled without them.
+//! Some labels are fields of the query itself (`forward/upstream`, `log/type`, `log/class`) and
+//! have a value for every name. Other labels are computed by a plugin of the block ([`Labels`]),
+//! for names within ZONES, each time a label is read. Without the directive no label is read, and
+//! log formats are compiled without labels.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,12 +18,13 @@ use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 /// The directive: labels are enabled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetadataSpec {
-    /// Plugins publish labels for names within these.
+    /// Zones with the names for which plugins publish labels.
     zones: Vec<Name>,
 }
 
 impl MetadataSpec {
-    /// The publisher of labels in a block of these zones, with the publishers of its plugins.
+    /// Returns the publisher of labels in a block of these zones, given the publishers of its
+    /// plugins.
     fn labels(&self, published: Vec<Arc<dyn Labels>>, zones: &[Name]) -> Arc<dyn Labels> {
         let all = zones.iter().all(|zone| self.zones.iter().any(|own| zone.is_within(own)));
         if all || published.is_empty() {

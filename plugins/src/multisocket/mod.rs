@@ -29,8 +29,8 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
     Ok(Arc::new(MultisocketSpec { sockets }))
 }
 
-/// Number of UDP sockets for each address: from `multisocket`, else one for each core up to
-/// `MAX_DEFAULT_SOCKETS`.
+/// Returns the number of UDP sockets for each address: from `multisocket`, otherwise one for each
+/// core up to `MAX_DEFAULT_SOCKETS`.
 pub fn sockets(spec: &Spec) -> usize {
     let configured = spec.specs().next().and_then(|multisocket: &MultisocketSpec| multisocket.sockets);
     configured

@@ -1,4 +1,4 @@
-//! `nsid`: the server's name, for clients that ask for it (RFC 5001).
+//! `nsid`: the server's identifier, for clients that request it (RFC 5001).
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
         return Ok(Arc::new(NsidSpec { data: None }));
     }
     let data = words.join(" ");
-    // It must fit one OPT together with an Extended DNS Error.
+    // The identifier must fit one OPT record together with an Extended DNS Error.
     if data.len() > 128 {
         return Err(bad("nsid", &directive.args[0], "an identifier of at most 128 octets"));
     }

@@ -1,4 +1,4 @@
-//! `rewrite cname`: another target of an alias, with the answer for it.
+//! `rewrite cname`: replaces the target of an alias, with the answer for the new target.
 
 use wire::{Flags, Message, Name, RType, Rr, Section};
 
@@ -16,9 +16,8 @@ impl Cname {
     /// Replaces the target of the first alias that matches, and all records after it by the answer
     /// for the new target: a denial's SOA is that of the zone where the new chain ends (RFC 2308,
     /// section 2.1). As in CoreDNS, a target that the rule leaves unchanged is looked up through
-    /// the block as well: for an upstream that answers with the alias alone.
-    ///
-    /// One target in one answer: a chain that passes rewritten targets repeatedly looks each up
+    /// the block as well, since an upstream may answer with the alias alone. In one answer only one
+    /// target is replaced.
     /// once.
     pub(super) fn apply(
         &self,
@@ -47,11 +46,11 @@ impl Cname {
         result.extend_ede(&mut response.options);
         match result {
             SubqueryResult::Answer(answer) => {
-                // The rcode is that of the chain's end (RFC 6604, section 3).
+                // The rcode is that of the end of the chain (RFC 6604, section 3).
                 response.rcode = answer.rcode;
                 response.flags = (response.flags & !Flags::TC) | (answer.flags & Flags::TC);
-                // To a query for CNAME the alias itself is the answer: the SOA that denies a CNAME
-                // at its target is left out.
+                // The answer to a query for CNAME is the alias itself: the SOA that denies a CNAME
+                // at the alias's target is omitted.
                 let is_answer = |rr: &Rr| rr.section == Section::Answer || effective.rtype() != RType::CNAME;
                 response.records.extend(answer.records.into_iter().filter(is_answer));
             }
@@ -61,6 +60,6 @@ impl Cname {
     }
 }
 
-/// Maximum number of aliases to compare in an answer, several times the length of a chain. 64 KiB
-/// have room for 4,000, and each comparison with a pattern takes some microseconds.
+/// Maximum number of aliases to compare in an answer, several times the usual length of a chain. 64
+/// KiB have room for 4,000, and each comparison takes some microseconds.
 const MOST_ALIASES: usize = 64;

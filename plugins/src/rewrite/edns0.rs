@@ -51,7 +51,7 @@ pub(super) enum Data {
 pub(super) enum Undo {
     /// The option was added.
     Added(u16),
-    /// It had this data.
+    /// The option had this data before.
     Was(u16, Vec<u8>),
 }
 
@@ -86,8 +86,8 @@ impl Edns0 {
         done
     }
 
-    /// Changes the client subnet. A response has a subnet only if the client sent it: nothing needs
-    /// to be undone.
+    /// Changes the client subnet. A response has a subnet only if the client sent one, so that
+    /// nothing needs to be undone.
     fn apply_subnet(&self, effective: &mut EffectiveQuery<'_>, context: &QueryContext<'_>) -> bool {
         let fits = match self.action {
             Action::Append => effective.subnet().is_none(),
@@ -95,7 +95,7 @@ impl Edns0 {
             Action::Set | Action::Unset => true,
         };
         if fits {
-            // Labels of metadata cannot be in a subnet.
+            // A subnet cannot be made from metadata labels.
             let value =
                 (self.action != Action::Unset).then(|| self.data.value(effective, context, &|_| None));
             effective.set_subnet(value.flatten());
@@ -127,8 +127,8 @@ impl Data {
     }
 }
 
-/// Copies rewritten options to the response of a client with EDNS, undone by `undo`, as CoreDNS
-/// does for the codes in rules.
+/// Copies rewritten options to the response of a client with EDNS, after applying `undo`, as
+/// CoreDNS does for the codes in rules.
 pub(super) fn copy_options(
     codes: &[u16],
     undo: &[Undo],
@@ -160,8 +160,8 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The data of a client subnet option (RFC 7871, section 6): the address has only the bytes that
-/// its prefix needs, and no bit beyond it.
+/// Returns the data of a client subnet option (RFC 7871, section 6): the address has only the bytes
+/// that its prefix needs, and all bits after the prefix are zero.
 fn subnet(client: IpAddr, v4: u8, v6: u8) -> Vec<u8> {
     let mut address = octets(client);
     let (family, bits) = if address.len() == 4 { (1, v4) } else { (2, v6) };

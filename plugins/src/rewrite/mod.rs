@@ -149,7 +149,7 @@ impl Middleware for Rewrite {
 }
 
 impl Rule {
-    /// Whether the rule changes only responses.
+    /// Whether the rule changes responses only.
     fn is_of_answers(&self) -> bool {
         matches!(self.field, Field::Ttl(..) | Field::Rcode(..) | Field::Cname(_))
     }

@@ -26,7 +26,7 @@ enum Part {
     Text(String),
     /// A group of the regular expression; 0 is all of the match.
     Group(usize),
-    /// A label of `metadata`: without a value nothing is replaced.
+    /// A label of `metadata`; if it has no value, the name is not replaced.
     Label(String),
 }
 
@@ -41,7 +41,7 @@ impl Pattern {
         }
     }
 
-    /// The replacement of `name`; `None` if it does not match.
+    /// Returns the replacement of `name`; `None` if the pattern does not match.
     pub(super) fn replace(&self, name: &str, to: &Replacement) -> Option<String> {
         self.replace_by(name, to, &|_| None)
     }
@@ -75,12 +75,12 @@ impl Pattern {
 }
 
 impl Replacement {
-    /// Text as it is.
+    /// Returns a replacement of plain text.
     pub(super) fn plain(text: String) -> Self {
         Self(vec![Part::Text(text)])
     }
 
-    /// Text with `{N}` for a group, of `groups`; `None` if there is no such group.
+    /// Parses text with `{N}` for one of `groups` groups; `None` if a group does not exist.
     pub(super) fn with_groups(text: &str, groups: usize) -> Option<Self> {
         let mut parts = Vec::new();
         let mut rest = text;

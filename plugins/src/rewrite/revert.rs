@@ -1,4 +1,4 @@
-//! Maps names in an answer back.
+//! Maps names in an answer back to names that the client expects.
 
 use std::collections::HashMap;
 
@@ -47,8 +47,9 @@ impl<'m> NameMaps<'m> {
         self.compares |= matches!(map, NameMap::Text(..));
     }
 
-    /// Maps every name. At the limit of compared names the response is truncated before the record;
-    /// TC is set if that is in the answer or authority section (RFC 2181, section 9).
+    /// Maps every name. At the limit of compared names the response is truncated before the current
+    /// record; TC is set if that record is in the answer or authority section (RFC 2181, section
+    /// 9).
     pub(super) fn apply(&self, response: &mut Message, subqueries: &mut dyn Subqueries) {
         if self.owners.is_empty() && self.values.is_empty() {
             return;
@@ -71,7 +72,7 @@ impl<'m> NameMaps<'m> {
         }
     }
 
-    /// Maps the names of one record. Returns whether it has changed.
+    /// Maps the names of one record. Returns whether the record has changed.
     fn map_record(
         &self,
         rr: &mut Rr,
@@ -146,7 +147,7 @@ impl Turned {
     }
 }
 
-/// Offset of the name that `answer value` maps in a record's data.
+/// Returns the offset of the name that `answer value` maps in a record's data.
 fn value_at(rr: &Rr) -> Option<usize> {
     match rr.rtype {
         RType::CNAME | RType::NS | RType::PTR | RType::DNAME | RType::SOA => Some(0),
@@ -163,7 +164,7 @@ fn value_at(rr: &Rr) -> Option<usize> {
     }
 }
 
-/// `FROM TO` of an answer rule.
+/// Creates the map for `FROM TO` of an answer rule.
 pub(super) fn text_map(from: Regex, to: Replacement) -> NameMap {
     NameMap::Text(Pattern::Regex(from), to)
 }

@@ -138,7 +138,7 @@ fn rule(directive: &Directive) -> Result<Rule> {
     Ok(Rule { stop, text, field })
 }
 
-/// `FROM TO`
+/// Reads `FROM TO`.
 fn types(words: &mut Words<'_>) -> Result<Field> {
     let [from, to] = [words.take(TYPES)?, words.take(TYPES)?];
     words.end(TYPES)?;
@@ -151,7 +151,7 @@ fn types(words: &mut Words<'_>) -> Result<Field> {
     Ok(Field::Type(from, effective))
 }
 
-/// `FROM TO`
+/// Reads `FROM TO`.
 fn classes(words: &mut Words<'_>) -> Result<Field> {
     let [from, to] = [words.take(CLASSES)?, words.take(CLASSES)?];
     words.end(CLASSES)?;
@@ -160,9 +160,9 @@ fn classes(words: &mut Words<'_>) -> Result<Field> {
     Ok(Field::Class(class(from)?, class(to)?))
 }
 
-/// `[KIND] FROM TO [answer ...]`
+/// Reads `[KIND] FROM TO [answer ...]`.
 fn name(words: &mut Words<'_>) -> Result<Field> {
-    // Two words have no kind, whatever they are.
+    // A rule of two words has no kind, whatever the words are.
     let kind = match words.left() {
         0 | 1 => return Err(words.missing(NAME)),
         2 => Kind::Exact,
@@ -175,7 +175,7 @@ fn name(words: &mut Words<'_>) -> Result<Field> {
         (None, _) => replacement(&pattern, to, full)?,
         (Some(_), Pattern::Regex(regex)) => {
             words.take(NAME)?;
-            // With a final dot, and labels in their spelling.
+            // The replacement gets a final dot; metadata labels keep their spelling.
             let text = if to.text.ends_with('.') { to.text.clone() } else { format!("{}.", to.text) };
             Replacement::with_labels(&text, regex.captures_len() - 1)
                 .ok_or_else(|| bad(PLUGIN, to, LABELS))?
@@ -230,7 +230,7 @@ fn name(words: &mut Words<'_>) -> Result<Field> {
     Ok(Field::Name(rule))
 }
 
-/// `local|nsid|subnet set|append|replace|unset ... [revert]`
+/// Reads `local|nsid|subnet set|append|replace|unset ... [revert]`.
 fn edns0(words: &mut Words<'_>) -> Result<Edns0> {
     let (kind, word) = (words.take(EDNS0)?, words.take(EDNS0)?);
     let action = match word.text.to_ascii_lowercase().as_str() {
@@ -268,7 +268,7 @@ fn edns0(words: &mut Words<'_>) -> Result<Edns0> {
     Ok(Edns0 { code, action, data, revert })
 }
 
-/// A number in Go's syntax.
+/// Parses a number in Go's syntax.
 fn code(text: &str) -> Option<u16> {
     let lower = text.to_ascii_lowercase();
     for (prefix, radix) in [("0x", 16), ("0b", 2), ("0o", 8), ("0", 8)] {
@@ -279,7 +279,7 @@ fn code(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| !text.starts_with('+'))
 }
 
-/// The data of `local`: hexadecimal bytes, text, or a variable.
+/// Parses the data of `local`: hexadecimal bytes, text, or a variable.
 fn data(word: &Word, code: u16) -> Result<Data> {
     let text = word.text.as_str();
     let variable = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
@@ -300,7 +300,7 @@ fn data(word: &Word, code: u16) -> Result<Data> {
     }
 }
 
-/// Bytes from hexadecimal digits.
+/// Decodes hexadecimal digits.
 fn hex(digits: &str) -> Option<Vec<u8>> {
     let digit = |octet: u8| char::from(octet).to_digit(16).map(|digit| digit as u8);
     let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
@@ -308,7 +308,7 @@ fn hex(digits: &str) -> Option<Vec<u8>> {
     pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
 }
 
-/// `[KIND] NAME`, followed by `behind` more words.
+/// Reads `[KIND] NAME`, followed by `behind` more words.
 fn pattern(
     words: &mut Words<'_>,
     behind: usize,
@@ -322,7 +322,7 @@ fn pattern(
     one_pattern(kind, words.take(expected)?, part)
 }
 
-/// `[KIND] FROM TO`
+/// Reads `[KIND] FROM TO`.
 fn cname(words: &mut Words<'_>) -> Result<Field> {
     // Parts of targets are compared as written; elsewhere a part gets a final dot, even a prefix.
     let pattern = pattern(words, 1, CNAME, str::to_ascii_lowercase)?;
@@ -339,7 +339,7 @@ fn wrong_kind(words: &Words<'_>) -> Located<SetupError> {
     }
 }
 
-/// `part` normalises a part of a name for comparison.
+/// Builds a pattern; `part` normalises a part of a name for comparison.
 fn one_pattern(kind: Kind, from: &Word, part: fn(&str) -> String) -> Result<Pattern> {
     Ok(match kind {
         Kind::Exact => Pattern::Exact(exact(from)?),
@@ -361,14 +361,14 @@ fn replacement(pattern: &Pattern, to: &Word, part: fn(&str) -> String) -> Result
     }
 }
 
-/// A whole name, normalised for comparison.
+/// Returns a whole name, normalised for comparison.
 fn exact(word: &Word) -> Result<String> {
     let name = Name::from_text(&word.text);
     name.map(|name| name.to_string())
         .map_err(|error| Located::new(&word.at, SetupError::Zone { found: word.text.clone(), error }))
 }
 
-/// Lower-case, with a final dot.
+/// Returns the text in lower case, with a final dot.
 fn full(text: &str) -> String {
     let mut text = text.to_ascii_lowercase();
     if !text.ends_with('.') {
@@ -394,9 +394,9 @@ fn rcode(word: &Word) -> Result<Rcode> {
 }
 
 impl Ttls {
-    /// `N`, `MIN-MAX`, `MIN-` or `-MAX`.
+    /// Parses `N`, `MIN-MAX`, `MIN-` or `-MAX`.
     fn read(text: &str) -> Option<Self> {
-        // Rust would accept a sign.
+        // Rust's parser would accept a plus sign.
         let seconds = |text: &str| text.parse().ok().filter(|_| !text.starts_with('+'));
         let Some((least, most)) = text.split_once('-') else {
             let ttl = seconds(text)?;

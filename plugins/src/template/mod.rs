@@ -136,7 +136,7 @@ impl Source for Templates {
 }
 
 impl TemplateSpec {
-    /// Whether class and type match.
+    /// Whether the query's class and type match.
     #[inline]
     fn is_for(&self, class: Class, rtype: RType) -> bool {
         (class == Class::ANY || self.class == Class::ANY || self.class == class)
@@ -157,10 +157,10 @@ impl TemplateSpec {
 }
 
 impl TemplateSpec {
-    /// The values of the `var`s if every `expr` is true, else `None`.
+    /// Returns the values of the `var`s if every `expr` is true, otherwise `None`.
     ///
     /// # Errors
-    /// Why an expression has no value.
+    /// The reason why an expression has no value.
     fn evaluate(
         &self,
         context: &QueryContext<'_>,
@@ -197,7 +197,7 @@ impl TemplateSpec {
 }
 
 impl One {
-    /// The longest zone of the template that contains the name, if class and type match.
+    /// Returns the longest zone of the template that contains the name, if class and type match.
     fn zone_of(&self, query: &Query<'_>) -> Option<&Name> {
         if !self.spec.is_for(query.class, query.rtype) {
             return None;
@@ -321,17 +321,17 @@ impl One {
     }
 }
 
-/// The failure of a name in a template's zone that matches no pattern.
+/// Returns the failure of a name in a template's zone that matches no pattern.
 fn no_pattern() -> Failure {
     Failure::own(PLUGIN, FailureKind::NotMine, "no pattern matches")
 }
 
-/// The failure of a record that cannot be created.
+/// Returns the failure of a record that cannot be created.
 fn failed(why: String) -> Failure {
     Failure::own(PLUGIN, FailureKind::Error, why)
 }
 
-/// The fields available to a record; `vars` are the names of the template's variables.
+/// Returns the fields available to a record; `vars` are the names of the template's variables.
 pub(crate) fn schema(vars: &[String]) -> Schema {
     let question = Schema::fields(QUESTION.iter().map(|name| (*name, Schema::Scalar)));
     let message = Schema::fields([
@@ -421,9 +421,9 @@ pub struct TemplateLabels {
     pub server: String,
     /// The template's first zone.
     pub zone: String,
-    /// Its class.
+    /// The template's class.
     pub class: String,
-    /// Its type.
+    /// The template's type.
     pub rtype: String,
     /// All of its record texts, which identify a template.
     pub template: String,
@@ -456,7 +456,7 @@ impl Persistent for TemplateRegistry {
 }
 
 impl TemplateRegistry {
-    /// The counters of the template, created on first use for `threads` writers.
+    /// Returns the counters of the template, created on first use for `threads` writers.
     pub fn counters(&self, servers: &[String], spec: &TemplateSpec, threads: usize) -> Arc<TemplateCounters> {
         let records = spec.answer.iter().chain(&spec.authority).chain(&spec.additional);
         let labels = TemplateLabels {
@@ -479,7 +479,7 @@ impl TemplateRegistry {
         counters
     }
 
-    /// All templates since the start.
+    /// Returns all templates since the start.
     pub fn all(&self) -> Vec<(TemplateLabels, Arc<TemplateCounters>)> {
         self.templates.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }

@@ -28,13 +28,13 @@ pub struct TemplateSpecs {
 /// One `template` directive.
 #[derive(Debug, Clone)]
 pub struct TemplateSpec {
-    /// The class it answers; ANY for every one.
+    /// The class of queries that the template answers; ANY for every class.
     pub class: Class,
-    /// The type it answers; ANY for every one.
+    /// The type of queries that the template answers; ANY for every type.
     pub rtype: RType,
     /// Only names within these zones; default the server block's.
     pub zones: Vec<Name>,
-    /// Those of them that messages and metrics show as written.
+    /// The zones that messages and metrics show as written in the Corefile.
     pub hidden: HiddenZones,
     /// At least one must match the lower-cased name; default `.*`.
     pub patterns: Vec<Regex>,
@@ -52,8 +52,8 @@ pub struct TemplateSpec {
     pub rcode: Rcode,
     /// An Extended DNS Error to add.
     pub ede: Option<(u16, String)>,
-    /// Whether a word has the value of an environment variable: neither the log nor an answer's
-    /// Extended DNS Error prints what the template makes.
+    /// Whether a word has the value of an environment variable: then neither the log nor an
+    /// Extended DNS Error contains text that the template renders.
     pub is_private: bool,
     /// Zones in which a name without matching pattern passes to the next plugin.
     pub fallthrough: Fallthrough,
@@ -66,7 +66,7 @@ pub struct Record {
     pub text: String,
     /// The compiled text.
     pub template: Arc<Template>,
-    /// Its location.
+    /// The record's location.
     pub at: Location,
 }
 

@@ -54,7 +54,7 @@ impl Handshakes {
         Self { dot: Arc::new(dot), any: Arc::new(any) }
     }
 
-    /// The configuration for a client that offers these protocols; none without ALPN.
+    /// Returns the configuration for a client that offers these protocols; none without ALPN.
     pub fn of<'p>(&self, mut offered: impl Iterator<Item = &'p [u8]>) -> &Arc<ServerConfig> {
         if offered.any(|protocol| protocol == DOT) { &self.dot } else { &self.any }
     }
@@ -90,12 +90,12 @@ impl ServerTls {
         Ok(Self { settings: settings.clone(), keylog, current: ArcSwap::from_pointee(loaded) })
     }
 
-    /// The configurations for a new connection.
+    /// Returns the configurations for a new connection.
     pub fn handshakes(&self) -> Handshakes {
         self.current.load().handshakes.clone()
     }
 
-    /// Why two blocks cannot share a listener; `None` if they can.
+    /// Returns why two blocks cannot share a listener; `None` if they can.
     pub fn differs_from(&self, other: &Self) -> Option<&'static str> {
         let (one, two) = (self.current.load(), other.current.load());
         if self.settings.client_auth != other.settings.client_auth {

@@ -23,16 +23,16 @@ const PLUGIN: &str = "tls";
 /// The parsed directive; no file is opened.
 #[derive(Debug, Clone)]
 pub struct TlsSpec {
-    /// Its location.
+    /// The directive's location.
     pub at: Location,
-    /// Its settings.
+    /// The directive's settings.
     pub settings: Settings,
     /// The files with the locations of their words.
     pub files: Vec<(ShownPath, Location)>,
 }
 
 impl TlsSpec {
-    /// Location of the word to fix for this error.
+    /// Returns the location of the word to fix for this error.
     pub fn place_of(&self, error: &TlsError) -> &Location {
         let file = self.files.iter().find(|(path, _)| Some(path) == error.file());
         file.map_or(&self.at, |(_, at)| at)
@@ -44,7 +44,7 @@ impl TlsSpec {
 pub struct Settings {
     /// The certificate with its chain.
     pub certificate: ShownPath,
-    /// Its private key.
+    /// The certificate's private key.
     pub key: ShownPath,
     /// Authorities of clients' certificates; `None` for the system's.
     pub authority: Option<ShownPath>,

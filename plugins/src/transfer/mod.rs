@@ -19,7 +19,7 @@ pub struct TransferSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Rule {
     zones: Vec<Name>,
-    /// `*`
+    /// Whether `to *` permits every client.
     to_all: bool,
     to: Vec<IpAddr>,
 }
@@ -80,7 +80,7 @@ impl SourceSpec for TransferSpec {
 struct Permission(Vec<Rule>);
 
 impl Permission {
-    /// The directive with the longest matching zone applies.
+    /// Returns the directive with the longest zone that contains the name.
     fn rule(&self, name: &Name) -> Option<&Rule> {
         let zones = self.0.iter().flat_map(|rule| rule.zones.iter().map(move |zone| (rule, zone)));
         let longest = zones.filter(|(_, zone)| name.is_within(zone));
