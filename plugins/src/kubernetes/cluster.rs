@@ -52,7 +52,7 @@ struct Reports {
     unreadable: HashSet<Kind>,
     /// Kinds with objects that exceeded the memory limit, logged once until they are synced again.
     crowded: BTreeSet<Kind>,
-    /// Missing permissions: kind and verb.
+    /// Missing permissions of the account: kind and verb.
     forbidden: BTreeMap<Kind, &'static str>,
     /// Time of the last event.
     heard: Option<Instant>,

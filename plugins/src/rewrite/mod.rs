@@ -32,7 +32,7 @@ pub struct Rewrite {
     rules: Vec<Rule>,
     /// The option codes in rules.
     codes: Vec<u16>,
-    /// The publisher of labels, once it is built into a block with `metadata`.
+    /// The publisher of labels; set when the rules are built for a block with `metadata`.
     labels: Option<Arc<dyn Labels>>,
 }
 
