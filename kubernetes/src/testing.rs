@@ -138,7 +138,7 @@ impl Cluster {
         self.ask_within(question, 65_535).0
     }
 
-    /// [`Self::ask`] with a maximum size of the reply in bytes, and whether it was truncated.
+    /// As [`Self::ask`] with a maximum size in bytes; also returns whether the reply was truncated.
     pub(crate) fn ask_within(&self, question: &str, room: usize) -> (String, bool) {
         let (name, rtype) = question.split_once(' ').unwrap();
         let rtype = rtype_of(rtype);
@@ -268,8 +268,8 @@ pub(crate) fn namespace(name: &str) -> Object {
     Object::Namespace(name.into())
 }
 
-/// `10.0.0.1 fd00::1`, `None`, or an external name. Ports as `http:80/tcp`, `:53/udp`,
-/// `x:-/tcp`.
+/// A service: target as `10.0.0.1 fd00::1`, `None`, or an external name; ports as `http:80/tcp`,
+/// `:53/udp`, `x:-/tcp`.
 pub(crate) fn service(at: &str, target: &str, ports: &str) -> Object {
     Object::Service(Service {
         key: key(at).into(),

@@ -169,7 +169,7 @@ impl Reader {
         wants: &WatchConfig,
         emit: &mut dyn FnMut(&str, Event),
     ) -> Result<(), Malformed> {
-        // Without pending data the input is decoded in place.
+        // Without pending data the input is decoded without copying.
         let mut pending = std::mem::take(&mut self.pending);
         let read = if pending.is_empty() {
             let read = self.read(bytes, wants, emit)?;
@@ -200,7 +200,7 @@ impl Reader {
         match &mut self.state {
             State::List(list) => list.end(&pending, emit),
             State::Page => self.objects.page(&pending, wants, emit),
-            // The last line must have its end.
+            // The last line of a watch must end in a line feed.
             State::Watch if pending.is_empty() => Ok(()),
             State::Watch => Err(Malformed::Unfinished),
         }
@@ -340,8 +340,8 @@ impl Objects {
             Ok(object) => object,
             Err((key, what)) => {
                 emit("", Event::Invalid(what));
-                // The known version of the object is outdated, so that it is deleted, as a list
-                // would do.
+                // The known version of the object is outdated: the object is deleted, as if a list
+                // lacked it.
                 if let Some(key) = key.filter(|_| matches!(event, "ADDED" | "MODIFIED" | "DELETED")) {
                     emit("", Event::Deleted(key));
                 }
@@ -371,7 +371,7 @@ impl Objects {
     }
 }
 
-/// Key of an invalid object if it can be read, and the error.
+/// The key of an invalid object, if it can be read, and the error.
 type ReadFailure = (Option<ObjectKey>, DecodeError);
 
 /// Decodes the body of an error reply.

@@ -1,8 +1,8 @@
 //! Client of the Kubernetes API: lists and watches the objects of a cluster and decodes them into
 //! compact records.
 //!
-//! The only crate that knows the Kubernetes API. Each object is passed to a [`Sink`] as it is
-//! decoded and not stored. Knows no DNS and no index.
+//! This is the only crate that knows the Kubernetes API. Each object is passed to a [`Sink`] when
+//! it is decoded, and is not stored. The crate knows neither DNS nor the index.
 
 pub mod decode;
 pub mod objects;

@@ -128,7 +128,7 @@ pub enum ExternalAddress {
 /// A port of a service or of endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Empty if it has none.
+    /// Empty if the port has no name.
     pub name: Box<str>,
     /// TCP by default.
     pub protocol: Protocol,
@@ -157,8 +157,8 @@ pub struct Slice {
     /// Labels `multicluster.kubernetes.io/service-name` and `source-cluster`; only if imports are
     /// watched.
     pub import: Option<Box<Imported>>,
-    /// One for each address of each endpoint that is ready (`conditions.ready` is true or not
-    /// known).
+    /// One element for each address of each endpoint that is ready (`conditions.ready` is true or
+    /// absent).
     pub endpoints: Box<[Endpoint]>,
     /// The ports of each endpoint; empty where the slice has none.
     pub ports: Box<[Port]>,
@@ -179,9 +179,9 @@ pub struct Imported {
 /// An address of a ready endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Of the address family of its slice.
+    /// The address, of the slice's address family.
     pub address: IpAddr,
-    /// Its own label below the service's name.
+    /// The endpoint's own label below the service's name.
     pub hostname: Option<Box<str>>,
     /// The pod's name (`targetRef.name`), at most 63 bytes; only with
     /// [`WatchConfig::pod_names`](crate::WatchConfig).
@@ -198,11 +198,11 @@ pub struct Pod {
     pub key: Arc<ObjectKey>,
     /// `status.podIPs`, of one family or both; none while they are not assigned.
     pub addresses: Box<[IpAddr]>,
-    /// The pod shares the addresses of its node.
+    /// Whether the pod shares the addresses of its node.
     pub host_network: bool,
     /// Whether its phase is Running.
     pub running: bool,
-    /// Whether it has a `deletionTimestamp`; it keeps its addresses until it is deleted.
+    /// Whether the pod has a `deletionTimestamp`; the pod keeps its addresses until it is deleted.
     pub terminating: bool,
     /// The labels selected by [`PodWatch::labels`](crate::PodWatch), by key.
     pub labels: Box<[(Box<str>, Box<str>)]>,

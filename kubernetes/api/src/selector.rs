@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
         if possible { Ok(key) } else { Err(SelectorError::Invalid(key.to_owned(), "key")) }
     }
 
-    /// May be empty, as in `key=`.
+    /// Reads the value of a requirement, which may be empty, as in `key=`.
     fn value(&mut self) -> Result<&'a str, SelectorError> {
         if matches!(self.peek(), "" | "," | ")") {
             return Ok("");

@@ -64,17 +64,17 @@ pub struct ShownText {
 }
 
 impl ShownText {
-    /// `text`, which messages show as `shown`.
+    /// Creates a text that messages show as `shown`.
     pub fn new(text: &str, shown: &str) -> Self {
         Self { text: text.into(), shown: shown.into() }
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Its form in messages.
+    /// Returns the form for messages.
     pub fn shown(&self) -> &str {
         &self.shown
     }
@@ -104,9 +104,9 @@ pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount
 /// PEM files, read again for each connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFiles {
-    /// Our client certificate.
+    /// The client certificate of localdns.
     pub certificate: ShownPath,
-    /// Its key.
+    /// The key of that certificate.
     pub key: ShownPath,
     /// The certificate authorities of the API server.
     pub authority: ShownPath,
@@ -179,8 +179,8 @@ pub enum WatchError {
         /// The message of the API.
         message: Box<str>,
     },
-    /// 400, 406, 415 or 422: the API does not support this form of request, for example an older
-    /// one has no watch lists; another form is tried at once.
+    /// 400, 406, 415 or 422: the API does not support this form of request (older API servers have
+    /// no watch lists); another form is tried at once.
     #[error("{status} from the API: {message}")]
     Unsupported {
         /// The HTTP status.
@@ -240,7 +240,7 @@ pub enum ConnectionFault {
     Name,
     /// The API's certificate is expired or not yet valid.
     Validity,
-    /// The API rejects our certificate or TLS parameters.
+    /// The API rejects localdns's certificate or TLS parameters.
     Rejected,
 }
 
@@ -248,7 +248,7 @@ pub enum ConnectionFault {
 const VARIABLE_PREFIX: &str = "KUBERNETES_SERVICE_";
 
 impl WatchError {
-    /// What the operator can do, for the log.
+    /// Returns what the operator can do, for the log.
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Forbidden { kind: Kind::ServiceImport, .. } => {
@@ -262,7 +262,7 @@ impl WatchError {
             Self::NoSuchResource { .. } | Self::Invalid(_) => {
                 "check that a Kubernetes API is at this address"
             }
-            // The status of Go's servers for plain HTTP on a TLS port.
+            // The status that Go's servers return for plain HTTP on a TLS port.
             Self::Status { status: 400, .. } => {
                 "use an https:// URL if the API expects TLS, otherwise see the API server's log"
             }

@@ -7,10 +7,10 @@ use crate::{Kind, Object, ObjectKey, WatchError};
 
 /// Receives the objects of a cluster as they arrive.
 ///
-/// For each kind there are lists (`begin`, `apply` for each object, `complete`), after which
-/// objects that were not applied are gone, and single changes. Before the first `complete` of a
-/// kind, absence of an object means nothing. Until `complete`, objects from before `begin` stay: a
-/// list may break off and begin again. All calls are made by one thread.
+/// For each kind there are lists (`begin`, `apply` for each object, `complete`) and single changes.
+/// After a list, objects that were not applied in it are gone. Before the first `complete` of a
+/// kind, absence of an object means nothing. Until `complete`, objects from before `begin` stay,
+/// since a list may break off and begin again. All calls are made by one thread.
 ///
 /// Calls between `begin_batch` and `end_batch` concern data that was available at once: the sink
 /// may apply them together, at the latest in `end_batch`.
@@ -36,8 +36,8 @@ pub trait Sink: Send {
     fn watching(&mut self, kind: Kind);
     /// No changes are received until `watching`. The client retries; called for each failure.
     fn failed(&mut self, kind: Kind, why: &WatchError);
-    /// An invalid object was skipped. If its key is known, `delete` follows; else its old version
-    /// stays.
+    /// An invalid object was skipped. If its key is known, `delete` follows; otherwise the object's
+    /// old version stays.
     fn invalid(&mut self, kind: Kind, what: &DecodeError) {
         let _ = (kind, what);
     }
@@ -47,7 +47,7 @@ pub trait Sink: Send {
         let _ = kind;
         false
     }
-    /// A request was answered or failed: for the metrics of the client.
+    /// A request was answered or failed; `asked` is for the client's metrics.
     fn request_done(&mut self, asked: &RequestMetrics<'_>) {
         let _ = asked;
     }

@@ -1,4 +1,4 @@
-//! Runs the API client on a thread of its own, with a connection for each kind, until it is
+//! Runs the API client on a separate thread, with a connection for each kind, until its handle is
 //! dropped.
 //!
 //! [`Reflector`] is the sans-I/O state machine that decides requests and interprets replies; this
@@ -68,7 +68,7 @@ pub fn follow(settings: ClientSettings, sink: Box<dyn Sink>) -> io::Result<Watch
                 _ = stopped => {}
             }
         });
-        // Abandons a file read that blocks.
+        // Abandons a file read that blocks the runtime.
         runtime.shutdown_background();
     })?;
     Ok(WatchHandle { stop: Some(stop), ended, thread: Some(thread) })
@@ -102,8 +102,8 @@ impl WatchConfig {
 struct WatchContext {
     settings: ClientSettings,
     wants: Arc<WatchConfig>,
-    // Only one thread locks these, so that it never blocks. Mutexes make the tasks `Send`, which
-    // the runtime wakes at lower cost than local ones.
+    // Only one thread locks these mutexes, so that it never blocks. Mutexes make the tasks `Send`;
+    // waking such tasks costs the runtime less than waking local ones.
     bucket: Mutex<TokenBucket>,
     sink: Mutex<Box<dyn Sink>>,
     in_flight: Semaphore,

@@ -59,7 +59,7 @@ impl Responder {
 
     #[inline(never)]
     pub(super) fn version(&self, grammar: Grammar, reply: &mut Reply<'_>) -> ZoneAnswer {
-        // KEP-1645 has a version of its own.
+        // KEP-1645 specifies a schema version of its own.
         let version = if grammar.multicluster { b"\x051.0.0" } else { b"\x051.1.0" };
         reply.push(Section::Answer, Owner::Question, RType::TXT, Class::IN, VERSION_TTL, version);
         ZoneAnswer::Written
@@ -115,9 +115,9 @@ impl Responder {
     }
 
     /// Returns the distinct name servers, sorted: the services with this server as an endpoint,
-    /// else this server itself. Any user who may write services and slices can add this server's
-    /// address; of more than fit a message, some are returned. `of_address` returns the services
-    /// with an address.
+    /// otherwise this server itself. Any user who may write services and slices can add this
+    /// server's address; if more names exist than fit a message, some are returned. `of_address`
+    /// returns the services with an address.
     pub(super) fn servers(
         &self,
         of_address: impl Fn(IpAddr) -> Vec<Arc<Service>>,
@@ -178,7 +178,7 @@ pub(super) fn owner_at(place: usize, name: &[u8]) -> Vec<u8> {
     if place > MAX_POINTER { name.to_vec() } else { (0xc000 | place as u16).to_be_bytes().into() }
 }
 
-/// Writes an address record if it has the type `only`; returns whether it did.
+/// Writes an address record if it has the type `only`; returns whether the record was written.
 pub(super) fn push_address(
     reply: &mut Reply<'_>,
     section: Section,

@@ -154,7 +154,7 @@ impl Responder {
     ) -> SrvWriter<'r, 'o> {
         let end = question.query.name.as_wire().len();
         SrvWriter {
-            // In the client's case.
+            // The service's name, in the client's case.
             service: question.query.question.get(below.at..end).unwrap_or_default(),
             pointer: (0xc000 | (HEADER + below.at) as u16).to_be_bytes(),
             ttl: self.rules.ttl,
@@ -176,7 +176,7 @@ struct SrvWriter<'r, 'o> {
     reply: &'r mut Reply<'o>,
     /// Full name of the service.
     service: &'r [u8],
-    /// Pointer to it in the question.
+    /// Pointer to the service's name in the question.
     pointer: [u8; 2],
     ttl: u32,
     weight: u16,
@@ -187,7 +187,7 @@ struct SrvWriter<'r, 'o> {
     ports: HashSet<u16>,
     /// Offsets of the targets in the message, in order, for compression pointers.
     places: Vec<usize>,
-    /// Index of the next one.
+    /// Index in `places` of the next target.
     place: usize,
 }
 
@@ -216,7 +216,7 @@ impl SrvWriter<'_, '_> {
             self.places.push(self.reply.octets().len() + TARGET_OFFSET);
         }
         let numbers = [PRIORITY, self.weight, number].map(u16::to_be_bytes);
-        // Without compression (RFC 2782).
+        // The target is uncompressed (RFC 2782).
         let data = [numbers.as_flattened(), below, self.service].concat();
         self.reply.push(Section::Answer, Owner::Question, RType::SRV, Class::IN, self.ttl, &data);
     }
@@ -253,7 +253,7 @@ impl SrvWriter<'_, '_> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Label,
-    /// By address, of the family of this type.
+    /// The endpoint's address; the type selects the address family.
     Address(RType),
 }
 

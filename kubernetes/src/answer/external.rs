@@ -26,7 +26,7 @@ pub struct ExternalRules {
     /// The label below which the name servers are.
     pub apex: Box<str>,
     /// TTL of address, PTR, NS and SOA records in seconds, 0 to 3600; SRV and CNAME records have
-    /// that of the cluster's zone.
+    /// the TTL of the cluster's zone.
     pub ttl: u32,
     /// Whether headless services without external addresses are answered by their endpoints.
     pub headless: bool,
@@ -42,7 +42,7 @@ pub struct External {
 }
 
 impl External {
-    /// Creates it; `None` if the apex is not a label.
+    /// Creates the responder; `None` if the apex is not a label.
     pub fn new(rules: ExternalRules) -> Option<Self> {
         let apex = rules.apex.to_ascii_lowercase();
         let length = u8::try_from(apex.len()).ok().filter(|length| (1..=63).contains(length))?;
@@ -138,7 +138,7 @@ impl External {
         wire::reverse::address(name).map_or_else(|| parse(below), ParsedExternalName::Address)
     }
 
-    /// Whether a service is answered by its endpoints, since it has no external addresses.
+    /// Whether a service without external addresses is answered by its endpoints.
     pub(super) fn is_by_endpoints(&self, service: &Service, meant: &ExternalService<'_>) -> bool {
         let is_endpoint = !meant.endpoint.is_empty() || service.target() == Some(&Target::Headless);
         self.rules.headless && service.external().is_empty() && is_endpoint
@@ -219,7 +219,7 @@ impl External {
         }
     }
 
-    /// Answers `APEX` and `ns1.APEX`; other names there do not exist.
+    /// Answers `APEX` and `ns1.APEX`; other names at or below the apex label do not exist.
     fn below_apex(
         &self,
         of: &Responder,
@@ -260,7 +260,7 @@ impl External {
     }
 
     /// Returns the external addresses of services with this server as an endpoint, up to a limit,
-    /// else its own addresses. `of_address` returns the services with an address.
+    /// otherwise this server's own addresses. `of_address` returns the services with an address.
     pub(super) fn own_addresses(
         &self,
         of: &Responder,

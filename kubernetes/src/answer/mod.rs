@@ -118,7 +118,7 @@ enum ZoneAnswer {
 #[derive(Debug)]
 pub struct Responder {
     rules: Rules,
-    /// Longest first.
+    /// The zones, longest first.
     zones: Box<[Zone]>,
     /// Zone of PTR targets.
     primary: Name,
@@ -131,7 +131,7 @@ pub struct Responder {
 #[derive(Debug)]
 struct Zone {
     name: Name,
-    /// `None` for a reverse zone.
+    /// Which optional names exist in the zone; `None` for a reverse zone.
     grammar: Option<Grammar>,
 }
 
@@ -215,7 +215,7 @@ impl Responder {
         }
         match asked {
             ParsedName::Apex => self.at_apex(question, reply),
-            // As in CoreDNS: SOA below the apex is NODATA for all names.
+            // As in CoreDNS, an SOA query for any name below the apex gets NODATA.
             _ if query.rtype == RType::SOA => ZoneAnswer::NoData,
             ParsedName::Version if query.rtype == RType::TXT => self.version(grammar, reply),
             ParsedName::Above | ParsedName::Version => ZoneAnswer::NoData,
@@ -359,7 +359,7 @@ impl Responder {
         room: usize,
         reply: &mut Reply<'_>,
     ) -> ZoneAnswer {
-        // One more than fits, so that the reply is truncated with TC.
+        // One record more than fits, so that the reply is truncated with TC.
         let count = (records.len() / OCTETS).min(room / OCTETS + 1);
         if count == 0 {
             return ZoneAnswer::NoData;

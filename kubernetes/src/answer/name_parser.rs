@@ -2,12 +2,12 @@
 
 use wire::Name;
 
-/// A name by its labels alone, which are in lower case.
+/// A parsed name; its labels are in lower case, and no object is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParsedName<'n> {
     /// The zone itself.
     Apex,
-    /// `svc` or `pod`.
+    /// The name `svc` or `pod` below the zone.
     Above,
     /// `dns-version`.
     Version,
@@ -19,7 +19,7 @@ pub(crate) enum ParsedName<'n> {
     Service(ServiceName<'n>),
     /// `ADDRESS.NAMESPACE.pod`, or a name below it.
     Pod {
-        /// With dashes.
+        /// The address with dashes.
         address: &'n [u8],
         namespace: &'n [u8],
     },
@@ -172,7 +172,7 @@ pub(super) fn port_and_protocol<'n>(
 }
 
 impl Topology<'_> {
-    /// Whether an endpoint is in the zone, given its own in lower case.
+    /// Whether an endpoint is in this topology zone; `zone` is the endpoint's zone in lower case.
     pub(crate) fn holds(&self, zone: &str) -> bool {
         let (mut labels, mut rest) = (self.zone, zone.as_bytes());
         while let Some((&length, after)) = labels.split_first() {

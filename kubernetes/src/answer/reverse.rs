@@ -41,7 +41,8 @@ impl Responder {
         ZoneAnswer::Written
     }
 
-    /// Returns the name of the service with the address, else of all endpoints with it.
+    /// Returns the name of the service with the address, otherwise of all endpoints with the
+    /// address.
     fn names_of(&self, question: &Question<'_>, address: IpAddr) -> Result<Vec<Vec<u8>>, Kind> {
         let of = |directory: &ServiceIndex| {
             let mut services = directory.of_address(address);
@@ -89,7 +90,7 @@ impl Responder {
         Ok(names.into_iter().collect())
     }
 
-    /// As in CoreDNS, the namespace is checked only with the option `namespaces`.
+    /// Whether reverse lookups show a service. As in CoreDNS, only the option `namespaces` matters.
     pub(super) fn shows_reverse(&self, service: &Service) -> bool {
         let namespace = &service.namespace;
         self.rules.namespaces.is_empty() || self.shows(&namespace.name) && namespace.is_known()

@@ -23,9 +23,9 @@ pub struct Transfer {
     servers: Vec<Vec<u8>>,
     /// Addresses of the name servers, sorted.
     addresses: Vec<(Vec<u8>, IpAddr)>,
-    /// By name, then by namespace.
+    /// The services, sorted by name, then by namespace.
     services: Vec<Arc<Service>>,
-    /// The listing in use.
+    /// Keeps the listing in use until the transfer ends.
     _listing: Option<Arc<Listing>>,
     view: ZoneView,
     part: Part,
@@ -118,7 +118,7 @@ impl Responder {
         let mut addresses = self.servers(|address| listing.of_address(address), zone);
         let mut servers: Vec<_> = addresses.iter().map(|(name, _)| name.clone()).collect();
         servers.dedup();
-        // Addresses of transferred services are sent with them.
+        // Addresses of transferred services are sent with the services.
         let is_server = |service: &&Arc<Service>| {
             !grammar.multicluster && self.rules.own.iter().any(|own| service.has(*own))
         };
@@ -141,7 +141,8 @@ enum TransferScope {
 }
 
 impl TransferScope {
-    /// Clients with the current or a newer serial get the SOA (RFC 1995, section 2).
+    /// Decides by the client's serial: clients with the current or a newer serial get the SOA (RFC
+    /// 1995, section 2).
     fn of(index: &Index, has: Option<u32>, soa_alone: bool) -> Result<Self, AnswerOutcome> {
         if let Some(kind) = index.unsynced().kinds().next() {
             return Err(AnswerOutcome::Unsynced(kind));
@@ -189,8 +190,8 @@ impl Transfer {
         Self { soa, part: Part::LastSoa, ..self }
     }
 
-    /// Passes records to `push` until one does not fit, which is first in the next call, or until
-    /// the limit of items per call.
+    /// Passes records to `push` until one does not fit, which is the first in the next call, or
+    /// until the limit of items per call.
     pub fn next(&mut self, push: &mut Push<'_>) -> Progress {
         let mut left = MAX_ITEMS_PER_CALL;
         while self.part != Part::End {
@@ -366,8 +367,8 @@ fn of_endpoints(service: &Service, name: &[u8], step: usize, record: usize) -> Z
     of_port(port, name).map_or(ZoneItem::Nothing, |owner| srv(owner, weight as u16, port, &own))
 }
 
-/// Returns the address of an endpoint at the name of its service, unless an endpoint before it has
-/// the same.
+/// Returns the address of an endpoint at the name of its service, unless an earlier endpoint has
+/// the same address.
 fn endpoint_address(service: &Service, name: &[u8], step: usize, record: usize) -> ZoneItem {
     let address = |place| service.nth_by_address(place).endpoint.address;
     match record {

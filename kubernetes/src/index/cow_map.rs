@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::sync::{ArcSwapOption, Guard};
 
-/// Entries by hash. Many threads read it, one writes it.
+/// Entries by hash. Many threads read the map; one thread writes it.
 pub(crate) struct CowMap<T> {
     buckets: Box<[ArcSwapOption<Bucket<T>>]>,
     /// Number of replaced buckets.
@@ -51,10 +51,11 @@ impl<T> Bucket<T> {
         iter::once(&self.first).chain(&self.others)
     }
 
-    /// Returns `None` without entries; `others` is the number of entries after the first.
+    /// Creates a bucket, or `None` without entries; `others` is the number of entries after the
+    /// first.
     fn of(mut entries: impl Iterator<Item = (u64, T)>, others: usize) -> Option<Arc<Self>> {
         let first = entries.next()?;
-        // `collect` without a known length would allocate more than needed.
+        // `collect` without a known length would over-allocate.
         let mut all = Vec::with_capacity(others);
         all.extend(entries);
         Some(Arc::new(Self { first, others: all.into() }))

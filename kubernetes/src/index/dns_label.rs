@@ -22,7 +22,7 @@ impl Label {
         named.or_else(|| pod.and_then(Self::from_text)).unwrap_or_else(|| Self::dashed(endpoint.address))
     }
 
-    /// `10-0-0-1`, `fd00--1`; a final dash becomes `-0`.
+    /// Returns an address with dashes: `10-0-0-1`, `fd00--1`; a final dash becomes `-0`.
     fn dashed(address: IpAddr) -> Self {
         let mut label = Self { length: 0, octets: [0; MAX_LABEL] };
         // The longest address has 45 characters.
@@ -63,7 +63,7 @@ impl Label {
         Ok(())
     }
 
-    /// Returns `None` if the text is empty or too long.
+    /// Returns the text as a label; `None` if the text is empty or too long.
     fn from_text(text: &str) -> Option<Self> {
         let mut label = Self { length: 0, octets: [0; MAX_LABEL] };
         label.write_str(text).ok().filter(|()| !text.is_empty())?;
@@ -94,7 +94,7 @@ pub(crate) fn key(name: &str, namespace: &str) -> Option<Arc<[u8]>> {
         key[length + 1..][..label.len()].copy_from_slice(label.as_bytes());
         length += 1 + label.len();
     }
-    // Lengths are at most 63, and no letters.
+    // Length bytes are at most 63 and thus are not ASCII letters.
     key.make_ascii_lowercase();
     Some(key[..length].into())
 }

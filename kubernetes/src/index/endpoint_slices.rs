@@ -47,7 +47,7 @@ impl SliceStore {
         collect: bool,
         is_first: bool,
     ) -> ServiceChanges {
-        // Supersedes a collected change.
+        // The unchanged slice supersedes a collected change.
         if self.known.get(of).is_some_and(|(_, known)| same_answers(known, &slice)) {
             self.collected.remove(of);
             return ServiceChanges::default();
@@ -152,5 +152,5 @@ fn same_answers(one: &Slice, other: &Slice) -> bool {
         && one.import == other.import
 }
 
-/// Maximum collected endpoints, which are stored beside those that they replace: some 8 MB.
+/// Maximum collected endpoints, stored beside the endpoints that they replace: some 8 MB.
 const MAX_COLLECTED: usize = 32_768;

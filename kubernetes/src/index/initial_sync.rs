@@ -1,7 +1,7 @@
 //! Collects services during the initial lists, and publishes them when a list ends.
 //!
-//! Published one by one, each would replace its bucket and those of its addresses, and most would
-//! do so twice: for their object and for their slices.
+//! If services were published one by one, each would replace its bucket and the buckets of its
+//! addresses, mostly twice: for its object and for its slices.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl InitialSync {
         self.ahead |= ahead.map_or(0, bit);
     }
 
-    /// Publishes all services if this list contained any; returns whether it did.
+    /// Publishes all services if this list contained any; returns whether it contained any.
     pub(super) fn publish(&mut self, directory: &ServiceIndex, list: Kind) -> bool {
         let is_ahead = self.ahead & bit(list) != 0;
         if is_ahead {

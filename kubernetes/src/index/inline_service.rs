@@ -61,7 +61,7 @@ impl InlineService {
     #[inline]
     pub(crate) fn addresses(&self, rtype: RType) -> Option<&[u8]> {
         let [key_end, v4_end, v6_end] = [self.key_end, self.v4_end, self.v6_end].map(usize::from);
-        // NO_ROOM is out of bounds.
+        // `NO_ROOM` as an end is out of bounds, so that `get` returns `None`.
         match rtype {
             RType::A => self.bytes.get(key_end..v4_end),
             _ => self.bytes.get(v4_end..v6_end),
@@ -141,7 +141,7 @@ fn put<'p>(
 
 /// Bytes for name and addresses: a slot has 64 in all.
 const CAPACITY: usize = 56;
-/// End of addresses that do not fit.
+/// Value of an end if the addresses do not fit.
 const NO_ROOM: u8 = u8::MAX;
 /// Set in every occupied slot.
 const OCCUPIED: u8 = 1;

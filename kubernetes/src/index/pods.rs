@@ -17,7 +17,7 @@ use super::{CowMap, HashMap, PodEntry, PodRole, hash_of_address, hash_of_pod};
 pub(super) struct PodAddresses {
     /// Sorted by address, then by namespace.
     pods: BTreeMap<(IpAddr, Arc<ObjectKey>), Arc<Pod>>,
-    /// Number of pods of an address for which clients there may be other pods.
+    /// For each address, the number of pods that make the clients at the address uncertain.
     uncertain: HashMap<IpAddr, usize>,
 }
 
@@ -104,7 +104,7 @@ impl PodAddresses {
         }
     }
 
-    /// Returns the first pod of an address in this namespace or a later one.
+    /// Returns the first pod with an address in this namespace or a later one.
     fn from(&self, address: IpAddr, namespace: &str) -> Option<&Arc<Pod>> {
         let start = ObjectKey { namespace: namespace.into(), name: Box::default() };
         let mut pods = self.pods.range((address, Arc::new(start))..);

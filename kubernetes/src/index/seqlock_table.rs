@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicU64, fence};
 
-/// Slots by hash. Many threads read it, one writes it.
+/// Slots by hash. Many threads read the table; one thread writes it.
 pub(crate) struct SeqlockTable<const WORDS: usize> {
     slots: Box<[Slot<WORDS>]>,
     /// Number of writes.
@@ -121,13 +121,13 @@ impl<const WORDS: usize> Slot<WORDS> {
     /// Returns a consistent content; `None` if `may` refuses the head, and during a write.
     #[inline]
     fn read(&self, may: impl Fn(u32) -> bool) -> Option<SlotContent<WORDS>> {
-        // Acquire: the words must not be older than this head.
+        // Acquire: the words read below must not be older than this head.
         let head = self.head.load(Acquire);
         if head & WRITING != 0 || !may(head as u32) {
             return None;
         }
         let words = std::array::from_fn(|word| self.words[word].load(Relaxed));
-        // If a word of a later write was read, its head is visible now.
+        // If a word of a later write was read, the head of that write is visible now.
         fence(Acquire);
         (self.head.load(Relaxed) == head).then_some(SlotContent { head: head as u32, words })
     }

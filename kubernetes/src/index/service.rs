@@ -25,7 +25,7 @@ pub(crate) struct Service {
     has_endpoints: bool,
     naming: EndpointNaming,
     sorted: Option<Box<SortedAddresses>>,
-    /// `None` if only slices exist.
+    /// The service object; `None` if only slices exist.
     pub(crate) object: Option<Arc<objects::Service>>,
     pub(crate) slices: Box<[Arc<Slice>]>,
     /// All endpoints by label, then by address.
@@ -41,7 +41,7 @@ pub(crate) enum AddressSource {
     ClusterIps,
     /// From its endpoints.
     Endpoints,
-    /// There are none: the name is a CNAME, or only slices exist.
+    /// No addresses: the name is a CNAME, or only slices exist.
     Other,
 }
 
@@ -63,7 +63,7 @@ impl AddressRole {
 /// How endpoints are named.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct EndpointNaming {
-    /// By the pod, without host name.
+    /// By the pod's name, if the endpoint has no host name.
     pub(crate) pods: bool,
     /// With a label for the cluster, in imports.
     pub(crate) clusters: bool,
@@ -94,7 +94,7 @@ impl SortedAddresses {
 pub(crate) struct Namespace {
     /// Name in lower case.
     pub(crate) name: Box<[u8]>,
-    /// Whether it exists among the watched ones.
+    /// Whether the namespace exists among the watched namespaces.
     pub(crate) is_known: AtomicBool,
 }
 
@@ -394,7 +394,7 @@ fn records(body: &mut Vec<u8>, addresses: &[IpAddr], is_of_family: fn(&IpAddr) -
     }
 }
 
-/// Returns the length of these records.
+/// Returns the length of the records that `records` appends.
 fn records_len(addresses: &[IpAddr], is_of_family: fn(&IpAddr) -> bool) -> usize {
     let addresses = addresses.iter().filter(|address| is_of_family(address));
     let each = |address: &IpAddr| RECORD + if address.is_ipv4() { 4 } else { 16 };
@@ -411,7 +411,7 @@ fn record(body: &mut Vec<u8>, rtype: RType, data: &[u8]) {
     body.extend_from_slice(data);
 }
 
-/// Up to this number addresses are searched linearly.
+/// Maximum number of addresses that are searched linearly.
 const FEW: usize = 16;
 /// Bytes of a record before its data: a pointer, type, class, TTL and length.
 const RECORD: usize = 12;

@@ -24,7 +24,7 @@ pub type WallClock = fn() -> SinceEpoch;
 pub(super) struct SoaSerial {
     /// Wall clock.
     now: WallClock,
-    /// Serial of the latest change; not visible yet if `listed` is of this second.
+    /// Serial of the latest change; not yet visible if the last listing is of the current second.
     newest: AtomicU32,
     /// Second and serial of the last listing; [`NONE_LISTED`] before the first.
     listed: AtomicU64,
@@ -74,7 +74,7 @@ impl SoaSerial {
         }
     }
 
-    /// Lock for the writer during changes, which excludes listing.
+    /// Locks out listing while the writer makes changes.
     pub(super) fn changing(&self) -> MutexGuard<'_, impl Sized + use<>> {
         let mut listings = self.lock();
         listings.forget(self.second());
@@ -128,7 +128,7 @@ impl SoaSerial {
 }
 
 impl Listings {
-    /// Drops the last listing in another second than its own.
+    /// Drops the last listing if `second` is not the listing's second.
     fn forget(&mut self, second: u32) {
         if self.last.as_ref().is_some_and(|listing| listing.second != second) {
             self.last = None;

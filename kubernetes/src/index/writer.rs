@@ -89,8 +89,8 @@ pub trait IndexObserver: Send {
 impl IndexObserver for () {}
 
 impl IndexWriter {
-    /// Creates the only writer of `index`. The estimated memory of all objects is limited to
-    /// `max_bytes`.
+    /// Creates the writer of `index`, which must have no other. The estimated memory of all objects
+    /// is limited to `max_bytes`.
     pub fn new(
         index: Arc<Index>,
         wants: &WatchConfig,
@@ -134,7 +134,7 @@ impl IndexWriter {
         self.index.serials.changed();
     }
 
-    /// Accounts for an object; at the memory limit returns `false`, and the old version stays.
+    /// Accounts for an object. Returns `false` at the memory limit; the old version then stays.
     fn account(&mut self, kind: Kind, key: &Arc<ObjectKey>, bytes: usize) -> bool {
         let (list, seen) = (self.lists[kind as usize], &mut self.objects[kind as usize]);
         let known = seen.get_mut(key);
@@ -437,8 +437,8 @@ impl Sink for IndexWriter {
     }
 
     fn needs_relist(&mut self, kind: Kind) -> bool {
-        // Without space for the smallest one, the list would skip the same objects again, without
-        // end.
+        // Without space for the smallest skipped object, each list would skip the same objects
+        // again.
         let would_fit =
             self.skipped[kind as usize].is_some_and(|skipped| self.bytes + skipped <= self.max_bytes);
         would_fit

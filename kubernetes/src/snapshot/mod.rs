@@ -3,7 +3,7 @@
 //! ```text
 //! magic and version | hash of the rest | watched objects and time | object | object | ..
 //! ```
-//! Knows no file. Foreign or damaged snapshots are refused as a whole.
+//! This module does not access files. Foreign or damaged snapshots are refused as a whole.
 
 mod codec;
 
@@ -25,13 +25,13 @@ pub const MAX_BYTES: usize = 64 << 20;
 /// Why a snapshot cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
-    /// Not a snapshot, or of another version.
+    /// Not a snapshot, or a snapshot of another format version.
     #[error("expected a snapshot of this version, found another file")]
     Foreign,
     /// The checksum does not match.
     #[error("its checksum is wrong")]
     Damaged,
-    /// Of another cluster, or with another selection of objects.
+    /// A snapshot of another cluster, or with another selection of objects.
     #[error("it is of another cluster, or of other properties of `kubernetes`")]
     Another,
     /// Objects are invalid.
@@ -104,7 +104,8 @@ impl IndexedObject<'_> {
     }
 }
 
-/// Returns a text for cluster and selection of objects. It is stored: fields and their words stay.
+/// Returns a text that identifies cluster and selection. Snapshots store it, so its words must
+/// stay.
 fn identity(access: &Access, wants: &WatchConfig) -> String {
     let access = match access {
         Access::InCluster(account) => format!("in-cluster {account:?}"),

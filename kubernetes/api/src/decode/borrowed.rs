@@ -55,7 +55,7 @@ pub(super) struct SliceView<'a> {
 
 #[derive(Debug, Default)]
 pub(super) struct EndpointView<'a> {
-    /// Range of its addresses in [`SliceView::addresses`].
+    /// Range of the endpoint's addresses in [`SliceView::addresses`].
     pub(super) addresses: Range<usize>,
     pub(super) ready: Option<bool>,
     pub(super) hostname: Text<'a>,
@@ -88,7 +88,7 @@ pub(super) enum View<'a> {
 }
 
 impl View<'_> {
-    /// Whether it is a pod that has ended: its addresses may belong to other pods.
+    /// Whether the object is a pod that has ended: the pod's addresses may belong to other pods.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self, Self::Pod(pod) if matches!(&*pod.phase, "Succeeded" | "Failed" | "Unknown"))
     }
@@ -186,7 +186,7 @@ impl Recorder {
                 pod: if wants.pod_names { label_of(&endpoint.pod) } else { None },
                 zone: if wants.zones { self.zone(&endpoint.zone) } else { None },
             };
-            // One record for each address; nearly all endpoints have one.
+            // Each address gets a record; nearly all endpoints have one address.
             let of_other = |address: &IpAddr| Endpoint { address: *address, ..of_first.clone() };
             let of_others: Vec<_> = others.iter().map(of_other).collect();
             endpoints.push(of_first);
@@ -261,7 +261,7 @@ fn import(key: Arc<ObjectKey>, view: ImportView<'_>) -> ServiceImport {
     ServiceImport { key, target, ports: ports(&view.ports) }
 }
 
-/// Converts ports; those with an invalid number or protocol are skipped.
+/// Converts ports; ports with an invalid number or protocol are skipped.
 fn ports(views: &[PortView<'_>]) -> Box<[Port]> {
     let port = |view: &PortView<'_>| {
         let protocol = match &*view.protocol {
@@ -298,7 +298,7 @@ fn text(text: &str) -> Option<Box<str>> {
     (!text.is_empty()).then(|| text.into())
 }
 
-/// Returns a text that has the length of a DNS label.
+/// Returns the text if it has the length of a DNS label.
 fn label_of(text: &str) -> Option<Box<str>> {
     (1..=63).contains(&text.len()).then(|| text.into())
 }

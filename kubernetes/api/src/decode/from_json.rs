@@ -47,7 +47,7 @@ struct Metadata<'a> {
     labels: Option<Pairs<'a>>,
     #[serde(borrow)]
     annotations: Option<Pairs<'a>>,
-    /// In lists only.
+    /// Set in lists only.
     #[serde(rename = "continue", borrow)]
     next: TextOrNull<'a>,
 }

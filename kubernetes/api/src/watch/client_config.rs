@@ -83,7 +83,7 @@ impl Api {
         Self::at_shown(&url.into(), pem, credentials)
     }
 
-    /// As [`Self::at`]; errors show the URL as the Corefile has it.
+    /// As [`Self::at`]; errors show the URL as written in the Corefile.
     ///
     /// # Errors
     /// [`WatchError::Access`].
@@ -121,12 +121,12 @@ impl Api {
     }
 }
 
-/// A URL without user information, query and fragment, which may hold secrets: for errors, the log
-/// and /status, which any client of the metrics port can read.
+/// Returns a URL without user information, query and fragment, which may hold secrets: for errors,
+/// the log and /status, which any client of the metrics port can read.
 pub fn printable_url(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let rest = match (rest.rfind('@'), rest.find(['?', '#'])) {
-        // A password with `?`, or a query with `@`: either may be the secret.
+        // A `?` before `@` may be part of a password or begin a query with `@`: both may be secret.
         (Some(at), Some(query)) if at > query => "",
         (at, query) => &rest[at.map_or(0, |at| at + 1)..query.unwrap_or(rest.len())],
     };
@@ -235,7 +235,7 @@ pub(super) fn access_error(file: &str, cause: &str) -> WatchError {
     WatchError::Access { file: sanitize(file, MAX_PATH), cause: sanitize(cause, MAX_CAUSE) }
 }
 
-/// PATH_MAX of Linux.
+/// Maximum characters of a path in errors: Linux's PATH_MAX.
 const MAX_PATH: usize = 4_096;
 const MAX_CAUSE: usize = 300;
 /// Maximum size of tokens, certificates and kubeconfigs, which have some kB.

@@ -58,7 +58,8 @@ impl Connection {
             None => handshake(api, stream).await,
             Some((config, name)) => {
                 let connector = TlsConnector::from(config.clone());
-                // rustls reads 4 KiB at a time, and a list has thousands of those.
+                // rustls reads 4 KiB at a time, which for a list would be thousands of system
+                // calls.
                 let stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
                 let stream = connector.connect(name.clone(), stream).await;
                 handshake(api, stream.map_err(|error| connection_error(api, &error))?).await
@@ -84,7 +85,7 @@ impl Connection {
         .await
     }
 
-    /// Whether it accepts another request.
+    /// Whether the connection accepts another request.
     pub(super) async fn is_open(&mut self) -> bool {
         matches!(timeout(CONNECT_TIMEOUT, driven(&mut self.driver, self.sender.ready())).await, Ok(Ok(())))
     }
@@ -149,7 +150,7 @@ impl Connection {
 async fn driven<T>(driver: &mut Driver, wanted: impl Future<Output = T>) -> T {
     let mut wanted = pin!(wanted);
     poll_fn(|context| {
-        // The reader of the reply sees its error.
+        // An error of the connection is returned by the reader of the reply.
         if driver.as_mut().is_some_and(|driver| driver.as_mut().poll(context).is_ready()) {
             *driver = None;
         }
@@ -191,7 +192,7 @@ pub(super) fn connection_error(api: &Api, error: &(dyn Error + 'static)) -> Watc
         }
         cause = error.source();
     }
-    // Whether it ended within a reply or within TLS does not help an operator.
+    // It does not help an operator whether the connection ended within a reply or within TLS.
     if has_ended {
         text = ENDED.to_owned();
     }

@@ -1,10 +1,10 @@
 //! State machine of lists and watches of one kind. Inputs: replies and the time. Outputs: requests
 //! and calls of the sink.
 //!
-//! Opens no connection and reads no clock. A list is the beginning of a watch if the API supports
-//! that (`sendInitialEvents`), else it is read in pages. A watch continues at the resource version
-//! of the last one. After a failure it continues there as well, or lists again if the version has
-//! expired.
+//! This module opens no connection and reads no clock. A list is the beginning of a watch if the
+//! API supports that (`sendInitialEvents`); otherwise it is read in pages. A watch continues at the
+//! last resource version of the previous watch, also after a failure; if that version has expired,
+//! all objects are listed again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ struct Deadlines {
 }
 
 impl Reflector {
-    /// `random` is 0 to 1.
+    /// Creates a reflector; `random` returns 0 to 1.
     pub(super) fn new(kind: Kind, wants: Arc<WatchConfig>, random: fn() -> f64) -> Self {
         Self {
             kind,
@@ -249,7 +249,8 @@ impl Reflector {
                     ReplyKind::WatchList => {
                         Err(WatchError::Invalid("the watch ended before its list".into()))
                     }
-                    // Even with an event: one event per watch would repeat requests at full speed.
+                    // This also holds with an event: one event per watch would repeat requests at
+                    // full speed.
                     ReplyKind::Watch if lasted < TOO_SHORT => {
                         Err(WatchError::Invalid("the watch ended at once".into()))
                     }
@@ -264,7 +265,7 @@ impl Reflector {
         }
     }
 
-    /// When to abandon the reply unless data arrives.
+    /// Returns when to abandon the reply unless data arrives.
     pub(super) fn deadline(&self, asked: Instant) -> Instant {
         let Some(reply) = &self.reply else { return asked + MAX_SILENCE };
         let silence = reply.deadlines.silence.map(|silence| reply.last_data + silence);
@@ -300,7 +301,7 @@ impl Reflector {
             self.backoff.reset();
         }
         let wait = match why {
-            // Each other form of request is tried once.
+            // Each other form of request is tried once, without delay.
             WatchError::Unsupported { .. } => Duration::ZERO,
             _ => self.backoff.failed(FailureClass::of(why), (self.random)()),
         };
@@ -475,7 +476,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(30);
 /// Maximum time of a page, and of a list at the beginning of a watch (the API may ignore
 /// `sendInitialEvents`).
 const MAX_LIST: Duration = Duration::from_secs(120);
-/// Two missing bookmarks and half a minute.
+/// Maximum time without data in a watch: two missing bookmarks and half a minute.
 const MAX_WATCH_SILENCE: Duration = Duration::from_secs(150);
 /// A watch that ends earlier is a failure.
 const TOO_SHORT: Duration = Duration::from_secs(1);

@@ -68,8 +68,8 @@ impl Query {
     }
 }
 
-/// Excludes pods that have ended, since they have no address. An API that ignores it sends them,
-/// and they are skipped (`View::has_ended`).
+/// Field selector that excludes pods that have ended. If an API server ignores the selector, such
+/// pods are sent and skipped (`View::has_ended`).
 const ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown";
 
 /// Returns the encoding of a content type.

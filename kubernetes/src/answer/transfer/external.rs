@@ -150,8 +150,8 @@ fn reached(
     step: usize,
     record: usize,
 ) -> ZoneItem {
-    // A CNAME has no other records beside it (RFC 1034, section 3.6.2), else secondaries refuse the
-    // zone.
+    // A name with a CNAME has no other records (RFC 1034, section 3.6.2); otherwise secondaries
+    // refuse the zone.
     let Some(number) = step.checked_sub(addresses.len().max(1)) else {
         return match (record, addresses.get(step), hosts.first()) {
             (0, Some(address), _) => address_record(name.to_vec(), *address),
@@ -169,7 +169,7 @@ fn reached(
         },
     };
     let before = &service.ports()[number.saturating_sub(MAX_COMPARED)..number];
-    // A port without record for one host has none for all, so that hosts are not scanned.
+    // A port without a record for one host has none for any host, so that hosts are not scanned.
     let own = is_reached && before.iter().all(|other| other.port != port.port);
     let by_port = of_port(port, name).filter(|owner| owner.len() <= MAX_NAME);
     match (record % 2, by_port) {

@@ -8,7 +8,7 @@ use crate::settings::WatchError;
 use super::{Phase, Reflector, message_of};
 
 impl Reflector {
-    /// Lists again since memory is available for skipped objects, which no watch repeats.
+    /// Lists again since memory is available for skipped objects, which a watch does not repeat.
     pub(in crate::watch) fn relist_for_memory(&mut self) -> WatchError {
         self.phase = Phase::Start;
         WatchError::RelistForMemory
@@ -22,7 +22,7 @@ impl Reflector {
         let ahead = causes.iter().any(|cause| &**cause == "ResourceVersionTooLarge");
         let message = message_of(&message, &reason);
         match code {
-            // After a restore from a backup the API may have lower versions than this client.
+            // After a restore from a backup the API's versions may be lower than the client's.
             _ if ahead => self.expired(message),
             410 => self.expired(message),
             400 | 422 if self.phase == Phase::Start && self.watch_lists => {
