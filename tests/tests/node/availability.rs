@@ -31,7 +31,7 @@ fn clients_are_answered_through_deaths() {
     });
 }
 
-/// The addresses are on `lo`.
+/// Clients are answered while the addresses are on `lo`.
 #[test]
 fn clients_are_answered_on_lo() {
     isolated_steadily(Duration::from_secs(180), || {

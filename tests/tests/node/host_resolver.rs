@@ -330,7 +330,7 @@ fn host_lookups_failure_is_reported() {
     });
 }
 
-/// It delays neither the drop-in nor READY nor the end.
+/// A pipe as the list of servers delays neither the drop-in nor READY nor the end.
 #[test]
 fn pipe_as_list_of_servers() {
     isolated(|| {

@@ -9,7 +9,7 @@ use super::availability::all_kinds_of_clients_are_answered;
 use super::clients::asked_at;
 use super::lab::{CLUSTER, COREFILE, Lab, PLAIN, POD, within};
 
-/// Its chains translate redirected queries.
+/// kube-proxy's nftables chains translate redirected queries.
 #[test]
 fn kube_proxy_with_nftables() {
     isolated_steadily(PATIENCE * 9, || {
@@ -17,7 +17,7 @@ fn kube_proxy_with_nftables() {
     });
 }
 
-/// Its chains translate queries that fall through and redirected ones.
+/// kube-proxy's iptables-nft chains translate queries that fall through and redirected ones.
 #[test]
 fn kube_proxy_with_iptables_nft() {
     isolated_steadily(PATIENCE * 9, || {
@@ -25,7 +25,7 @@ fn kube_proxy_with_iptables_nft() {
     });
 }
 
-/// Its chains translate queries that fall through and redirected ones.
+/// kube-proxy's iptables-legacy chains translate queries that fall through and redirected ones.
 #[test]
 fn kube_proxy_with_iptables_legacy() {
     isolated_steadily(PATIENCE * 9, || {

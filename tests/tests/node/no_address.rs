@@ -30,7 +30,7 @@ fn corefile_without_a_block_is_refused() {
     });
 }
 
-/// `status` goes by the running server.
+/// After a reload to an empty Corefile, `status` uses the running server's state.
 #[test]
 fn emptied_corefile_and_status() {
     isolated(|| {

@@ -55,7 +55,7 @@ fn setup_errors_by_kind() {
     });
 }
 
-/// They are installed and removed.
+/// nftables rules are installed and removed while another process holds the iptables lock.
 #[test]
 fn nft_rules_under_held_iptables_lock() {
     isolated(|| {

@@ -8,7 +8,7 @@ use tests::{Options, ask, eventually, http_exchange, http_get, isolated, run, to
 
 use super::lab::{CLUSTER, Lab, NAME};
 
-/// It loads nothing from elsewhere, and the fields that it reads exist.
+/// The page loads nothing from elsewhere, and the fields that it reads exist.
 #[test]
 fn page_is_self_contained() {
     isolated(|| {

@@ -16,7 +16,7 @@ use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, US};
 use super::restart::{UNIT, boot};
 use super::stop_in_start::{Killed, sleeps};
 
-/// Queries are answered until the end.
+/// Queries are answered until the end of a clean stop, which leaves nothing.
 #[test]
 fn clean_stop_leaves_nothing() {
     isolated(|| {
@@ -57,7 +57,7 @@ fn reload_after_down_adds_no_address() {
     });
 }
 
-/// `up` reports it, and `status` goes by the server.
+/// `up` reports a missing Corefile, and `status` uses the running server's.
 #[test]
 fn up_and_status_without_a_corefile() {
     isolated(|| {
@@ -95,7 +95,7 @@ fn up_and_status_without_a_corefile() {
     });
 }
 
-/// It reports which rules redirect its queries.
+/// A server without rules reports which existing rules redirect its queries.
 #[test]
 fn server_without_rules_reports_redirects() {
     isolated(|| {
@@ -273,7 +273,7 @@ fn node_up_unit_takes_server_flags() {
     });
 }
 
-/// The Corefile and the pidfile.
+/// The unit takes the Corefile and the pidfile from the environment.
 #[test]
 fn unit_takes_paths_from_the_environment() {
     isolated(|| {

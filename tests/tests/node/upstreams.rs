@@ -128,7 +128,7 @@ fn list_written_during_a_start() {
     });
 }
 
-/// It is queried and followed.
+/// A list other than the machine's is queried and followed.
 #[test]
 fn other_list_than_the_machines() {
     isolated(|| {
@@ -246,7 +246,7 @@ fn unwritable_files_are_reported_once() {
     });
 }
 
-/// They are queried, also as fallback; a link-local one keeps its link over restarts.
+/// IPv6 servers are queried, also as fallback; a link-local one keeps its link over restarts.
 #[test]
 fn ipv6_servers_and_their_links() {
     isolated(|| {

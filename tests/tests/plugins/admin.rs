@@ -154,7 +154,7 @@ fn cache_metrics_with_any_prometheus() {
     }
 }
 
-/// They appear and move with what they count.
+/// Metrics that are absent at first appear and increase with what they count.
 #[test]
 fn metrics_absent_at_first() {
     let upstream = Upstream::start(fresh_ip(), |asked| match &asked.name[..4] {
@@ -302,7 +302,7 @@ fn blocks_share_a_metrics_listener() {
     assert_eq!(http_get((ip, 9153).into(), "/").unwrap().0, 404);
 }
 
-/// It is reported, and DNS is served.
+/// An occupied admin address is reported, and DNS is served.
 #[test]
 fn occupied_admin_address_keeps_dns() {
     let ip = fresh_ip();

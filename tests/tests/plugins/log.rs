@@ -52,7 +52,7 @@ fn an_upstream_that_refuses_is_named() {
     }
 }
 
-/// They select what is logged.
+/// Classes, names and formats select what is logged.
 #[test]
 fn log_classes_names_and_formats() {
     let hosts = "hosts {\n192.0.2.1 x.example x.other\n}";

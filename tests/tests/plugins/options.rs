@@ -140,7 +140,7 @@ fn different_options_share_no_flight() {
     }
 }
 
-/// It is queried without them.
+/// An upstream that refuses added options is queried without them.
 #[test]
 fn upstream_that_refuses_added_options() {
     let (dns, upstream) = dns("rewrite edns0 local set 0xffee x", |asked| {
@@ -152,7 +152,7 @@ fn upstream_that_refuses_added_options() {
     assert!(upstream.asked()[1].edns.is_some(), "it takes our own OPT");
 }
 
-/// No client gets it, and answers are cached for those that share it.
+/// No client gets the added subnet, and answers are cached for clients that share it.
 #[test]
 fn added_subnet_stays_private() {
     let (dns, upstream) = dns("rewrite edns0 subnet set 8 56", |asked| {

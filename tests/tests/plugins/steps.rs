@@ -133,7 +133,7 @@ fn invalid_record_text_is_shortened() {
     assert!(line.contains("...") && line.len() < 3_000, "{} octets: {line}", line.len());
 }
 
-/// A silent upstream is logged as without rewriting plugins.
+/// A silent upstream is logged the same with and without `minimal`.
 #[test]
 fn silent_upstream_with_steps() {
     let silent = Upstream::start(fresh_ip(), |_| Action::Silent);

@@ -15,7 +15,7 @@ fn on_a_small_disk(kib: u32) -> (Node, tempfile::TempDir) {
     (node, home)
 }
 
-/// It is written again later.
+/// After a full disk the file is written again later.
 #[test]
 fn full_disk_loses_nothing() {
     isolated(|| {

@@ -193,7 +193,7 @@ fn failed_name_keeps_its_addresses() {
     assert!(metrics.value("localdns_refresh_failures_total", &labels).unwrap() >= 1.0);
 }
 
-/// Its name goes to the upstream.
+/// A name with a too old entry is queried at the upstream.
 #[test]
 fn too_old_entry_is_dropped() {
     let node = Node::start(None, "refresh b.test\nmax_age 7s", &[EVERY_5_S], address(1));
