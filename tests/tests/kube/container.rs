@@ -73,7 +73,7 @@ fn container_with_manifest_privileges() {
         // The container restarts in its pod while the API is down.
         cluster.lose();
         let second = container.start();
-        until_logged(&second, "Answers are of the snapshot");
+        until_logged(&second, "Answers are from the snapshot");
         container.until_alive();
         assert_eq!(container.probe("readinessProbe").0, 200);
         container.answers();

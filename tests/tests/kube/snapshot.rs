@@ -64,7 +64,7 @@ fn restart_without_an_api() {
     assert_eq!(ask(at, "other.t1.svc.cluster.local", "A").status(), "NXDOMAIN");
     assert_eq!(ready(at), (200, "OK".to_owned()));
     assert!(age(at).is_some_and(|age| (0.0..600.0).contains(&age)), "{:?}", age(at));
-    let line = server.wait_for_log("Answers are of the snapshot", PATIENCE);
+    let line = server.wait_for_log("Answers are from the snapshot", PATIENCE);
     assert!(
         line.contains(&*file.to_string_lossy())
             && line.contains(" s old, until the lists of the API are complete"),
@@ -124,7 +124,7 @@ fn snapshot_times() {
         server.signal("USR2");
         server.wait_for_log("Upgrade finished", PATIENCE);
         // One line from each of the two processes.
-        server.wait_for_lines("Answers are of the snapshot", 2, PATIENCE);
+        server.wait_for_lines("Answers are from the snapshot", 2, PATIENCE);
         for (name, address) in [("hl", "172.17.0.251"), ("web", "10.96.0.100")] {
             assert_eq!(ask(at, &format!("{name}.t1.svc.cluster.local"), "A").short(), [address]);
         }
@@ -266,7 +266,7 @@ fn kill_during_a_snapshot() {
         cluster.fail();
         let server = Server::start(&text);
         let line = server.wait_for_log("napshot", PATIENCE);
-        assert!(line.contains("Answers are of the snapshot"), "killed in round {round}: {line}");
+        assert!(line.contains("Answers are from the snapshot"), "killed in round {round}: {line}");
         let found = ask(at, "number.t1.svc.cluster.local", "A");
         let (former, new) = (number(round - 1), number(round));
         assert!(found.short() == [&*former] || found.short() == [&*new], "{round}: {:?}", found.short());

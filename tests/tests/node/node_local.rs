@@ -140,7 +140,7 @@ fn pod_daemonset_answers_pods() {
         eventually("a snapshot", PATIENCE, || snapshot.exists().then_some(()));
         cluster.lose();
         let mut second = node.start(&Manifest::of_pods());
-        second.pod.wait_for_log("Answers are of the snapshot");
+        second.pod.wait_for_log("Answers are from the snapshot");
         second.until_serving();
         first.pod.wait_for_log("another process serves");
         assert_eq!(first.pod.end(), Some(0));
