@@ -441,11 +441,10 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 const DROP_IN: &str = "70-localdns.conf";
 const NETWORKD_DIRECTORY: &str = "/run/systemd/network";
 const RESOLVED_DIRECTORY: &str = "/run/systemd/resolved.conf.d";
-const NETWORKD: Owner =
-    Owner { command: &["networkctl", "reload"], mark: "/run/localdns/networkd-reload-pending" };
+const NETWORKD: Owner = Owner { command: &["networkctl", "reload"], mark: "/run/localdns/networkd-pending" };
 const RESOLVED: Owner = Owner {
     command: &["systemctl", "try-reload-or-restart", "systemd-resolved.service"],
-    mark: "/run/localdns/resolved-reload-pending",
+    mark: "/run/localdns/resolved-pending",
 };
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// 10 s in total.

@@ -109,20 +109,27 @@ impl OwnFile {
 
     /// The kept original, if the current text was made from it.
     fn held(&self, now: &str) -> Option<Held> {
+        self.all_held().find(|held| held.is_turned(now))
+    }
+
+    /// The kept originals.
+    fn all_held(&self) -> impl Iterator<Item = Held> {
         let texts = [&self.kept, &self.lasting].into_iter().filter_map(|kept| fs::read_to_string(kept).ok());
-        texts.filter_map(|text| Held::parse(&text)).find(|held| held.is_turned(now))
+        texts.filter_map(|text| Held::parse(&text))
     }
 
     fn has_kept(&self) -> Option<&PathBuf> {
         [&self.kept, &self.lasting].into_iter().find(|kept| kept.is_file())
     }
 
-    /// Its first server, if all of its servers are addresses that we added.
+    /// Returns the first server of the text if all of its servers are addresses that localdns added,
+    /// or that replaced the servers of a kept original: such addresses may be removed by now.
     fn ours_alone(&self, text: &str) -> Option<IpAddr> {
         let servers = name_servers(text);
         let first = servers.first()?.ip();
-        let added = (self.added)();
-        servers.iter().all(|server| added.contains(&server.ip())).then_some(first)
+        let mut ours = (self.added)();
+        ours.extend(self.all_held().flat_map(|held| held.servers));
+        servers.iter().all(|server| ours.contains(&server.ip())).then_some(first)
     }
 
     fn keep(&self, held: &Held) -> Result<()> {
@@ -329,7 +336,7 @@ mod tests {
     #[test]
     fn changed_file_keeps_the_original() {
         let directory = tempfile::tempdir().expect("a directory");
-        let file = OwnFile {
+        let mut file = OwnFile {
             path: directory.path().join("resolv.conf"),
             kept: directory.path().join("run/resolv.conf"),
             lasting: directory.path().join("etc/resolv.conf"),
@@ -346,6 +353,13 @@ mod tests {
                 "{more}"
             );
             assert_eq!(file.kept.exists(), is_refused, "{more}");
+            if is_refused {
+                // `node down` removes the address: the next one must not drop the only copy.
+                let added = std::mem::replace(&mut file.added, Vec::new);
+                file.restore().expect_err("it still names only that address");
+                assert!(file.kept.exists(), "{more}");
+                file.added = added;
+            }
         }
     }
 }
