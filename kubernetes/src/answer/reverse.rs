@@ -90,7 +90,8 @@ impl Responder {
         Ok(names.into_iter().collect())
     }
 
-    /// Whether reverse lookups show a service. As in CoreDNS, only the option `namespaces` matters.
+    /// Whether reverse lookups show a service. As in CoreDNS, its namespace is checked only with the
+    /// option `namespaces`.
     pub(super) fn shows_reverse(&self, service: &Service) -> bool {
         let namespace = &service.namespace;
         self.rules.namespaces.is_empty() || self.shows(&namespace.name) && namespace.is_known()
