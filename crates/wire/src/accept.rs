@@ -82,8 +82,8 @@ pub fn accept(packet: &[u8]) -> Verdict<'_> {
 }
 
 impl<'p> Verdict<'p> {
-    /// As [`accept`], in place of the decision on the packet before: a [`Query`] is large and is
-    /// not moved this way.
+    /// Checks a packet as [`accept`] does, and overwrites `self` with the decision: a [`Query`] is
+    /// large, and is not moved this way.
     #[inline]
     pub fn read(&mut self, packet: &'p [u8]) {
         if !matches!(self, Self::Pass(_)) {
@@ -98,7 +98,7 @@ impl<'p> Verdict<'p> {
         }
     }
 
-    /// The query, or that of a request about a zone.
+    /// Returns the query of a passed packet or of a zone request; `None` for the other decisions.
     #[inline]
     pub fn query(&self) -> Option<&Query<'p>> {
         match self {
@@ -124,7 +124,7 @@ enum Other<'p> {
     Zone,
 }
 
-/// Reads a query in place.
+/// Reads the packet into `query`; an error is any decision other than [`Verdict::Pass`].
 #[inline(always)]
 fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Other<'p>> {
     let header = packet.first_chunk::<HEADER>().ok_or(Other::Drop)?;

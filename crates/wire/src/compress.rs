@@ -90,19 +90,19 @@ pub(crate) fn spell_out(message: &[u8], record: &Record, out: &mut Vec<u8>) -> R
 }
 
 struct Writer<'b> {
-    /// Offset of `body` in the message to be.
+    /// Offset of `body` in the finished message.
     base: usize,
     body: &'b mut Vec<u8>,
-    /// Offsets of remembered names in the message to be; those below `base` are in the question.
+    /// Offsets of remembered names in the finished message; below `base` is the question.
     candidates: [u16; CANDIDATES],
     /// [`mark`] of each candidate, so that few are compared.
     marks: [u16; CANDIDATES],
     known: usize,
-    /// Labels that may still be looked at.
+    /// Number of labels that may still be read or compared.
     work: u32,
-    /// Writes no pointers.
+    /// Whether all names are written without compression.
     spelled_out: bool,
-    /// Once the work is spent, writes names in full, except the question's.
+    /// Whether names other than the question's are written in full once `work` is spent.
     gives_up: bool,
 }
 
@@ -211,7 +211,7 @@ impl<'b> Writer<'b> {
         Ok(None)
     }
 
-    /// Whether the name at `position` of the message to be equals `suffix`.
+    /// Whether the name at `position` of the finished message equals `suffix`.
     fn stands_at(&mut self, position: usize, suffix: &[u8], question: &[u8]) -> Result<bool, Malformed> {
         let mut position = position;
         let mut rest = suffix;
@@ -241,7 +241,7 @@ impl<'b> Writer<'b> {
     }
 }
 
-/// A name in wire form, in its own case.
+/// A name in wire form, with its letter case kept.
 struct RawName {
     octets: [u8; MAX_NAME],
     len: usize,
@@ -265,7 +265,7 @@ impl RawName {
         Ok(name)
     }
 
-    /// Whether it is the name of this question, and longer than a pointer to it.
+    /// Whether the name equals the question's, and is not the root, which needs no pointer.
     fn is(&self, question: &[u8]) -> bool {
         let own = &self.octets[..self.len];
         self.len > 1 && question.len() == self.len + 4 && question[..self.len].eq_ignore_ascii_case(own)

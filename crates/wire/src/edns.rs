@@ -26,7 +26,7 @@ pub struct Edns<'p> {
     pub version: u8,
     /// The DO bit (RFC 3225).
     pub dnssec_ok: bool,
-    /// Whether the client asks for the name server identifier.
+    /// Whether the client requests the name server identifier (NSID, RFC 5001).
     pub nsid: bool,
     /// Data of the client subnet option.
     pub client_subnet: Option<&'p [u8]>,

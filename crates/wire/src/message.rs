@@ -179,12 +179,13 @@ impl Packed {
         Ok(Message { rcode: self.rcode, flags: self.flags | cut, records, options })
     }
 
-    /// Records that [`message`](Self::message) decodes.
+    /// Returns the number of records that [`message`](Self::message) decodes.
     pub fn records(&self, most: u16) -> usize {
         self.first(most).0.into_iter().map(usize::from).sum()
     }
 
-    /// Records of each section that are decoded, and TC if some are left out.
+    /// Returns the number of records to decode in each section, and TC if answer or authority
+    /// records are left out.
     fn first(&self, most: u16) -> ([u16; 3], u16) {
         let mut left = most;
         let counts = self.counts.map(|count| {
@@ -202,7 +203,7 @@ impl Packed {
     }
 }
 
-/// The only record of these bytes.
+/// Reads the single record in `plain`.
 fn first(plain: &[u8]) -> Result<Record, Malformed> {
     Records::new(plain, 0, [1, 0, 0]).next().ok_or(Malformed::Short)?
 }

@@ -63,7 +63,7 @@ pub(crate) fn copy_lowered(to: &mut [u8], wire: &[u8]) -> u64 {
     hash
 }
 
-/// The pieces of [`copy_lowered`]: the last one overlaps the one before it.
+/// Calls `piece` for every 16 bytes of `wire`, once for a shorter one; the last pieces overlap.
 #[inline]
 fn pieces(wire: &[u8], mut piece: impl FnMut([u64; 2])) {
     if let Some(last) = wire.last_chunk::<PIECE>() {
@@ -101,7 +101,7 @@ fn mix(hash: u64, [low, high]: [u64; 2], factor: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Drawn when the process reads its first name.
+/// Returns the hash seeds, which are drawn when the process reads its first name.
 #[inline]
 fn seeds() -> &'static [u64; 2] {
     static SEEDS: LazyLock<[u64; 2]> = LazyLock::new(|| {

@@ -129,8 +129,8 @@ pub struct ClientParams {
 }
 
 impl ClientParams {
-    /// The query of this client: `same` with its own fields, and its own spelling of the question
-    /// if that differs.
+    /// Returns this client's query: `same` with these parameters, and with the question `spelled`
+    /// if this client's spelling differs.
     pub fn query<'q>(&self, same: &Query<'q>, spelled: Option<&'q [u8]>) -> Query<'q> {
         Query {
             id: self.id,
@@ -169,7 +169,7 @@ impl OwnedQuery {
         self.client_subnet().is_some() && !self.overrides().has_subnet()
     }
 
-    /// The query. It is parsed anew: a field alone has a method of its own.
+    /// Returns the query, parsing the question again; single fields have cheaper methods.
     pub fn query(&self) -> Query<'_> {
         let question = self.question();
         let ClientParams { id, flags, size, udp_size, dnssec_ok, nsid } = self.params;
@@ -203,7 +203,7 @@ impl OwnedQuery {
         self.params
     }
 
-    /// Without the client's own subnet: for an answer that all clients may get.
+    /// Removes the client's own subnet, for an answer that all clients may get.
     pub fn without_client_subnet(mut self) -> Self {
         if !self.overrides().has_subnet() {
             self.subnet = None;
@@ -211,7 +211,7 @@ impl OwnedQuery {
         self
     }
 
-    /// Without any client subnet, be it the client's or an override.
+    /// Removes every client subnet, the client's own and an override.
     pub fn without_subnet(mut self) -> Self {
         self.subnet = None;
         let overrides = self.overrides();

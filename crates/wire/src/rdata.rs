@@ -14,7 +14,7 @@ pub(crate) struct Checker<'m> {
 }
 
 impl<'m> Checker<'m> {
-    /// A checker of `message`; `asks`: whether our question precedes its records.
+    /// Creates a checker of `message`; `asks` is whether the message has the question.
     pub(crate) fn new(message: &'m [u8], asks: bool) -> Self {
         Self { message, known: asks.then_some([0xc0, HEADER as u8]), work: MAX_WORK }
     }
