@@ -1,8 +1,8 @@
 //! The connections of one listening socket: the state of each, and which one is evicted for a new connection.
 //!
 //! Connections that wait for their client are evicted before those that wait for an answer: losing an idle connection costs a
-//! client nothing, and a page of /metrics may take a second. A client that has just been answered and asks again has no such
-//! priority.
+//! client nothing, and a page of /metrics may take a second. A client that sends another request
+//! right after an answer has no such priority.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -95,7 +95,7 @@ impl ConnectionSlot {
         self.cut.notify_one();
     }
 
-    /// WaitsFor for [`Self::cut`].
+    /// Waits until [`Self::cut`] is called.
     pub(super) async fn was_cut(&self) {
         self.cut.notified().await;
     }
@@ -166,14 +166,14 @@ impl ConnectionTable {
         slot
     }
 
-    /// Ends a connection that waits for its client, since the process has no more descriptors.
+    /// Evicts a connection of [`EvictionClass::Waiting`], if any, to free a file descriptor.
     pub(super) fn make_room(&mut self, now: Instant) {
         self.evict(EvictionClass::Waiting, now);
     }
 
-    /// Evicts a connection of at most this class: from the address with the most connections, then
-    /// of the lowest class. Of those that wait for an answer it takes the newest, of others the one
-    /// longest in its class.
+    /// Evicts a connection of class `most` or below: from the address with the most connections,
+    /// then of the lowest class, then the one that has waited longest (in [`EvictionClass::Owed`]:
+    /// the newest).
     fn evict(&mut self, most: EvictionClass, now: Instant) {
         let slots: Vec<Arc<ConnectionSlot>> = self.taken.iter().filter_map(Weak::upgrade).collect();
         let mut from = HashMap::<IpAddr, usize>::new();

@@ -25,7 +25,7 @@ pub enum AdminError {
 
 /// Listens on all sockets of an address. If these are both wildcards, the machine may lack IPv6.
 ///
-/// The sockets have SO_REUSEPORT, as in CoreDNS: a successor binds its own while this process drains.
+/// The sockets have SO_REUSEPORT, as in CoreDNS: the next process binds them while this one drains.
 ///
 /// # Errors
 /// [`AdminError::Bind`] for the first address that cannot be bound.
@@ -65,7 +65,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 fn lacks_family(error: &io::Error) -> bool {
-    // EAFNOSUPPORT has no kind of its own on stable.
+    // Stable Rust has no `io::ErrorKind` for EAFNOSUPPORT.
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
 }
 

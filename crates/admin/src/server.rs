@@ -43,7 +43,7 @@ pub struct AdminThread {
 }
 
 impl AdminThread {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
     /// The kernel's, for a thread or epoll.
