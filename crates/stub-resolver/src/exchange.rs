@@ -34,7 +34,8 @@ pub async fn over_udp(socket: &UdpSocket, query: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The same over TCP or TLS, where a message is preceded by its length (RFC 1035, section 4.2.2).
+/// Sends `query` over TCP or TLS, where a message is preceded by its length (RFC 1035, section
+/// 4.2.2), and waits for its reply.
 ///
 /// # Errors
 /// The kernel's, the end of the stream, or [`io::ErrorKind::InvalidData`] for a reply to another query.
@@ -51,7 +52,7 @@ pub async fn over_stream(
     if is_reply(&reply, query) { Ok(reply) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// The unspecified address of the family of `target`.
+/// Returns the unspecified address of the family of `server`.
 pub fn unspecified(server: SocketAddr) -> IpAddr {
     if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }

@@ -153,7 +153,8 @@ impl Resolver {
         outcomes
     }
 
-    /// The same, but reports each outcome at once, so that a name without a reply does not delay others.
+    /// Looks up all questions as [`Self::round`] does, but reports each outcome at once, so that a
+    /// name without a reply does not delay others.
     pub async fn round_with(
         self: &Arc<Self>,
         questions: &[Question],
