@@ -22,13 +22,13 @@ pub(crate) struct Background {
     pub(crate) again: Option<&'static str>,
     /// The result of the last check.
     pub(crate) last_seen: String,
-    /// The time of the next check, and its `reload`; other events do not delay it.
+    /// The time of the next check, and the `reload` settings for it; other events do not delay it.
     pub(crate) next_look: Option<(ReloadSpec, Instant)>,
     /// Whether checks run without `reload` in the Corefile, or more often than it.
     always: bool,
 }
 
-/// A result.
+/// The result of background work.
 pub(crate) enum BackgroundResult {
     /// A configuration that can be served, or an error.
     Reload(Box<Result<PreparedReload, StartError>>),
@@ -63,7 +63,7 @@ impl Background {
         }
     }
 
-    /// Starts a reload that was requested meanwhile.
+    /// Starts the reload that was requested during the last one, if any.
     pub(crate) fn reloaded(&mut self, server: &mut Server) {
         if let Some(signal) = self.again.take() {
             self.reload(server, Some(signal));
@@ -84,7 +84,7 @@ impl Background {
         }
     }
 
-    /// The time of the next check of the Corefile, if any.
+    /// Returns the time of the next check of the Corefile, if any.
     pub(crate) fn look_at(&mut self, reload: Option<ReloadSpec>) -> Option<Instant> {
         let always = self.always.then_some(ALWAYS);
         let reload = reload.into_iter().chain(always).min_by_key(|one| one.interval)?;

@@ -34,7 +34,7 @@ pub enum Invocation {
     NodeResolver(Box<Request>),
     /// Serve with failover, or run one of its commands.
     Node(NodeCommand, Flags, NodeSettings),
-    /// Remove what these added.
+    /// Remove the addresses and rules that `node run` and `node up` added.
     NodeDown,
     /// Annotate the node.
     NodeAnnotate(Annotation),

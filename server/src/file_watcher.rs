@@ -32,7 +32,7 @@ pub(crate) fn spawn(running: &Arc<ServerState>, handle: &Handle) -> io::Result<(
 }
 
 fn watch(running: &Weak<ServerState>, addresses_changed: &AtomicBool) {
-    // The last configuration with checked upstreams.
+    // The configuration whose upstreams were last checked for loops.
     let mut judged = Weak::new();
     while let Some(running) = running.upgrade() {
         let now = clock::now();
@@ -66,5 +66,5 @@ fn watch(running: &Weak<ServerState>, addresses_changed: &AtomicBool) {
 /// Minimum pause between rounds, so that a series of address changes is handled together.
 const SHORTEST_REST: Duration = Duration::from_millis(20);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Entries for each sweep; a million take a quarter of an hour.
+/// Cache entries checked in each sweep; at one sweep a second a million take a quarter of an hour.
 const SWEEP_BUDGET: usize = 1000;

@@ -23,11 +23,11 @@ pub enum HandoverEvent {
     Connected(PredecessorEnd),
     /// The other process is ready: the workers stop reading the sockets before the reply.
     Ready(std_mpsc::Sender<()>),
-    /// It serves, and waits to be the service's main process.
+    /// The next process serves, and waits to be the service's main process.
     Serving(PredecessorEnd),
-    /// It does not serve in time: the sockets are read here again.
+    /// The next process does not serve in time: this process reads the sockets again.
     TakenBack,
-    /// It has ended, or was started by another process; with the error.
+    /// The next process has ended, or was started by another process; with the error.
     Failed(io::Error),
 }
 

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use node::{NftError, Rules};
 
-/// Why queries to these addresses do not arrive here, if rules without a server redirect them;
-/// `None` also without the right to read rules, or without nftables.
+/// Returns a warning if rules without a server redirect queries to one of these addresses; `None`
+/// also without the right to read rules, or without nftables.
 pub(crate) fn redirected_by_stale_rules(addresses: &[IpAddr]) -> Option<String> {
     let led = || -> Result<Option<IpAddr>, NftError> {
         let mut rules = Rules::open()?;

@@ -26,8 +26,8 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts a thread with its own runtime, which nothing that it probes can block.
-    /// `looks_for_rules` if the predecessor may leave rules, and this process has none.
+    /// Starts a thread with a separate runtime, which the probed listeners cannot block.
+    /// `looks_for_rules`: whether the predecessor may leave rules, and this process has none.
     ///
     /// # Errors
     /// If the kernel refuses a thread or epoll.

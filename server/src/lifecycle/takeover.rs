@@ -21,7 +21,7 @@ pub(super) struct Succession {
     pub(super) events: HandoverEvents,
     /// The previous process, until it is notified that this one serves.
     pub(super) taker: Option<SuccessorEnd>,
-    /// Whether it is being notified.
+    /// Whether the previous process is being notified.
     pub(super) succeeds: bool,
     /// The socket path for the next process.
     pub(super) handover: Option<PathBuf>,
@@ -33,7 +33,7 @@ pub(super) struct Succession {
     parked: bool,
     /// Whether another process has taken over.
     pub(super) gone: bool,
-    /// Whether this process stays afterwards.
+    /// Whether this process stays, idle, after a handover (`-after-handover wait`).
     stays: bool,
 }
 
