@@ -1,12 +1,12 @@
 //! A bounded resource that many clients share: a dynamic-threshold quota for each client. Any
 //! thread may acquire and release; no lock, no I/O.
 //!
-//! The rule is that of switches with shared memory for their ports (Choudhury and Hahne, "Dynamic
-//! queue length thresholds for shared-memory packet switches", 1998): a client acquires one more
-//! unit only while it holds fewer than `SHARE` times as many as are free. One greedy client
-//! leaves some units free, and so do two, so a new client need not wait and no unit has to be
-//! revoked. As more clients arrive fewer units are free, and a client with many gets no more until
-//! the others have as many.
+//! The rule is that of network switches whose ports share one buffer memory (Choudhury and Hahne,
+//! "Dynamic queue length thresholds for shared-memory packet switches", 1998): a client acquires
+//! one more unit only while it holds fewer than `SHARE` times the number of free units. Any number
+//! of greedy clients leaves some units free, so a new client need not wait and no unit has to be
+//! revoked. As more clients arrive, fewer units are free, and a client that holds many acquires no
+//! more until the others hold as many.
 
 use std::hash::BuildHasher as _;
 use std::net::IpAddr;
@@ -19,43 +19,44 @@ use foldhash::quality::RandomState;
 /// Counts the units that each client holds, and bounds them.
 #[derive(Debug)]
 pub struct ClientQuota {
-    /// The most that one client may hold; 0: no limit.
+    /// Maximum number of units that one client may hold; 0: no limit.
     limit: u32,
     in_use: AtomicU32,
-    /// Two rows of counters; absent without a limit.
+    /// Two rows of counters of held units (a count-min sketch); `None` without a limit.
     counts: Option<Box<[[AtomicU32; COUNTERS]; 2]>>,
 }
 
 impl ClientQuota {
-    /// `limit` units for one client, and a quarter more for all clients together; 0: no limit.
+    /// Makes a quota of `limit` units for one client, and a quarter more for all clients together;
+    /// 0: no limit.
     pub fn new(limit: u32) -> Self {
         let row = || [const { AtomicU32::new(0) }; COUNTERS];
         Self { limit, in_use: AtomicU32::new(0), counts: (limit > 0).then(|| Box::new([row(), row()])) }
     }
 
-    /// The units of all clients together; 0: no limit.
+    /// Returns the maximum number of units of all clients together; 0: no limit.
     pub fn capacity(&self) -> u32 {
         self.limit.saturating_add(self.limit / SHARE)
     }
 
-    /// How many units are held.
+    /// Returns the number of units that all clients hold.
     pub fn in_use(&self) -> u32 {
         self.in_use.load(Relaxed)
     }
 
-    /// Acquires a unit for a client; false where it may have no more. It is released for the same
-    /// client.
+    /// Acquires a unit for a client; returns false if the client may hold no more. Release the unit
+    /// for the same client.
     pub fn acquire(&self, client: ClientId) -> bool {
         self.acquire_many(client, 1)
     }
 
-    /// Acquires `count` units, as if one after the other; false, with none acquired, where one of
-    /// them is refused.
+    /// Acquires `count` units, as if one after the other; if one of them is refused, acquires none
+    /// and returns false.
     pub fn acquire_many(&self, client: ClientId, count: u32) -> bool {
         let in_use = self.in_use.fetch_add(count, Relaxed);
         let Some(counts) = self.counts(client) else { return true };
         let [one, other] = counts.map(|counter| counter.fetch_add(count, Relaxed));
-        // The rule holds for the last of them: the ones before it are in use by then.
+        // Checks the rule for the last unit, when the units before it are already in use.
         let before = count.saturating_sub(1);
         let held = one.min(other).saturating_add(before);
         let free = self.capacity().saturating_sub(in_use).saturating_sub(before);
@@ -79,18 +80,18 @@ impl ClientQuota {
         }
     }
 
-    /// Whether a client may have one more where the capacity is `capacity`, less than that of the
-    /// quota: the same rule, for a bound that changes.
+    /// Whether a client may hold one more unit by the same rule if the capacity is `capacity`
+    /// instead of the quota's own, which is larger: for a bound that changes.
     pub fn has_room(&self, client: ClientId, capacity: u32) -> bool {
         self.held(client) < capacity.saturating_sub(self.in_use()).saturating_mul(SHARE)
     }
 
-    /// Whether a client holds half of its limit, or more.
+    /// Whether a client holds at least half of its limit.
     pub fn holds_half(&self, client: ClientId) -> bool {
         self.counts.is_some() && self.held(client) >= self.limit / 2
     }
 
-    /// How many units a client holds, or somewhat more: see [`ClientId`].
+    /// Returns the number of units that a client holds, or a somewhat larger one: see [`ClientId`].
     fn held(&self, client: ClientId) -> u32 {
         self.counts(client).map_or(0, |[one, other]| one.load(Relaxed).min(other.load(Relaxed)))
     }
@@ -101,14 +102,15 @@ impl ClientQuota {
     }
 }
 
-/// A client as quotas count it: a counter in each of two rows, of which the lower is the better
-/// estimate (a count-min sketch). A greedy client shares both counters with one client in 262,144;
-/// the seed is random, so which one cannot be known outside.
+/// The identity of a client in a quota: the index of a counter in each of two rows (a count-min
+/// sketch). The lower counter is the estimate of the client's units. Two clients share both
+/// counters with a probability of 1 in 262,144; the seed is random, so no client can choose an
+/// address that collides with another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientId([u16; 2]);
 
 impl ClientId {
-    /// The client with this number, as of [`client_number`].
+    /// Returns the identity of the client with this [`client_number`].
     pub fn of(number: u128) -> Self {
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         let hash = SEED.hash_one(number);
@@ -116,7 +118,8 @@ impl ClientId {
     }
 }
 
-/// A client's address as a number: an IPv4 address has the same one when it is written as IPv6.
+/// Returns a client's address as a number; an IPv4 address and its IPv4-mapped IPv6 address have
+/// the same one.
 pub fn client_number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
@@ -124,8 +127,8 @@ pub fn client_number(address: IpAddr) -> u128 {
     }
 }
 
-/// A client may hold this many times as many units as are free. The capacity exceeds the limit of
-/// one client by one part in as many.
+/// A client may hold this many times the number of free units. The capacity exceeds one client's
+/// limit by the limit divided by this number.
 const SHARE: u32 = 4;
 /// Counters of a row; two rows take 4 KiB.
 const COUNTERS: usize = 512;
@@ -134,7 +137,7 @@ const COUNTERS: usize = 512;
 mod tests {
     use super::*;
 
-    /// How many units a client gets of as many as it asks for.
+    /// Returns how many of `asks` units a client acquires.
     fn gets(quota: &ClientQuota, client: u128, asks: usize) -> usize {
         (0..asks).filter(|_| quota.acquire(ClientId::of(client))).count()
     }
