@@ -1,9 +1,9 @@
-//! Throttles long background work: it sleeps 50 us after each 100 us or more, so that the workers
-//! on its core never wait for long.
+//! Throttles long background work: the work sleeps 50 us after each 100 us or more of running, so
+//! that other threads on its core never wait for long.
 //!
-//! A lower priority would starve it on a busy machine, and a thread cannot raise its priority again
-//! without a privilege. Start and reload wait for such work, so it is throttled only on threads
-//! that ask for it.
+//! A lower priority would starve the work on a busy machine, and a thread cannot raise its priority
+//! again without a privilege. Only work within [`with_rests`] is throttled, since start and reload
+//! wait for the same work.
 
 use std::cell::RefCell;
 use std::thread;
@@ -17,18 +17,19 @@ pub fn with_rests<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether this thread is throttled; work that it gives to other threads should be as well.
+/// Whether this thread is throttled; work that it passes to other threads should be throttled too.
 pub fn rests() -> bool {
     PACE.with_borrow(Option::is_some)
 }
 
-/// After each small step of long work: sleeps if it is time and this thread is throttled.
+/// Sleeps if this thread is throttled and its turn is over. Call this after each small step of long
+/// work.
 #[inline]
 pub fn step() {
     PACE.with_borrow_mut(|pace| pace.iter_mut().for_each(Pace::step));
 }
 
-/// The same after a longer step.
+/// Does the same after a longer step: checks the clock at each call, not at every 16th.
 pub fn rest() {
     PACE.with_borrow_mut(|pace| pace.iter_mut().for_each(Pace::rest));
 }
@@ -57,8 +58,8 @@ impl Pace {
         }
     }
 
-    /// Sleeps. If others used the processor meanwhile, the next turn is as long as this sleep was,
-    /// so that the work gets its share.
+    /// Sleeps if the turn is over. The next turn is as long as this sleep took, which is longer
+    /// while other threads use the processor, so that the work gets its share.
     fn rest(&mut self) {
         let now = crate::now();
         if now.saturating_duration_since(self.began) < self.turn {
@@ -73,7 +74,7 @@ impl Pace {
 const TURN: Duration = Duration::from_micros(100);
 const LONGEST_TURN: Duration = Duration::from_millis(1);
 const REST: Duration = Duration::from_micros(50);
-/// Reading the clock costs as much as a few steps.
+/// Number of steps between two readings of the clock, which cost as much as a few steps each.
 const STEPS: u32 = 16;
 
 #[cfg(test)]
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn throttled_work_sleeps() {
-        // Voluntary context switches of this thread.
+        // Returns the number of voluntary context switches of this thread.
         let rests = || {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:\t"));
@@ -97,8 +98,8 @@ mod tests {
             while worked < Duration::from_millis(50) {
                 step();
                 let now = processor_time();
-                // No step takes longer; the rest is a paused machine, which the kernel accounts as
-                // work.
+                // No step takes longer than 100 us; a longer time is a pause of the machine, which
+                // the kernel counts as running time.
                 worked += (now - last).min(Duration::from_micros(100));
                 last = now;
             }
