@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! lock -> write and sync a temporary file (mode 0644) -> exchange it with the target
-//!      -> verify the content that it replaced -> sync the directory
+//!      -> verify the replaced content -> sync the directory
 //! ```
 //!
 //! [`TempFile`] is the temporary file, for writers that set other attributes.
@@ -27,8 +27,8 @@ use super::{ShownPath, open};
 ///
 /// The bytes are written to `.NAME.localdns.new` in the same directory, synced and renamed. A
 /// symbolic link at `path` is followed, and a file that already holds the bytes is left unchanged.
-/// A lock (flock) on `.NAME.localdns` serializes writers: each waits up to 2 s for the other. The
-/// next writer removes files that a killed one left.
+/// A lock (flock) on `.NAME.localdns` serializes writers: each waits up to 2 s for the lock. A
+/// writer removes the files that a killed one left.
 ///
 /// # Errors
 /// The step that failed, for example if the directory is missing, [`WriteError::NotAFile`],
@@ -59,7 +59,7 @@ pub enum WriteError {
     /// The file does not hold the expected content: another program has written it.
     #[error("another program has changed {}", .0.display())]
     Changed(PathBuf),
-    /// Other programs change it again and again.
+    /// Other programs change the file again and again.
     #[error("other programs change {} faster than it can be written", .0.display())]
     Changing(PathBuf),
     /// The file exceeds the limit for reading it into memory.
@@ -109,7 +109,7 @@ pub enum WriteStep {
 }
 
 impl WriteError {
-    /// The error with the text of `file` for messages in its path's place, where the two differ.
+    /// Returns the error with `file`'s text for messages in place of the path, if the two differ.
     #[must_use]
     pub fn shown_as(mut self, file: &ShownPath) -> Self {
         if let Some(shown) = file.hidden_by() {

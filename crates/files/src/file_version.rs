@@ -49,7 +49,7 @@ pub fn read_if_changed(
     if before.size > max_bytes {
         return Err(ReadError::TooLarge(max_bytes).into());
     }
-    // With one byte to spare the end is detected without growing the buffer.
+    // One spare byte lets `read_to_end` detect the end of the file without growing the buffer.
     let mut text = Vec::new();
     text.try_reserve_exact(before.size as usize + 1)?;
     while file.by_ref().take(CHUNK_BYTES).read_to_end(&mut text)? > 0 {
@@ -65,8 +65,8 @@ pub fn read_if_changed(
 /// Returns a file's text and version, limited to [`READ_TIMEOUT`].
 ///
 /// # Errors
-/// [`io::ErrorKind::ResourceBusy`] if it is written during the read, [`ReadError`], or the system's
-/// error.
+/// [`io::ErrorKind::ResourceBusy`] if the file is written during the read, [`ReadError`], or the
+/// system's error.
 pub fn read_version(
     path: &Path,
     max_bytes: u64,

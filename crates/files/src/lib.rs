@@ -3,8 +3,8 @@
 //! A path in the configuration may lead anywhere: to a pipe without a writer, an endless device, a
 //! network file system with its server down. [`read`] opens regular files only and limits the bytes
 //! that it reads; [`with_timeout`] runs such work on a thread of its own and abandons it after a
-//! timeout; [`FileRead`] polls for the result without blocking. [`atomic_write()`] replaces a file so
-//! that readers see the old content or the new one. Knows no format.
+//! timeout; [`FileRead`] polls for the result without blocking. [`atomic_write()`] replaces a file
+//! so that readers see the old content or the new one. Parses no file.
 
 mod atomic_write;
 mod file_version;
@@ -41,9 +41,9 @@ pub enum ReadError {
         "expected a file that this process's user and root alone can write, found owner {uid} and mode {mode:04o}; set owner and mode, or remove it"
     )]
     Foreign {
-        /// The user id of its owner.
+        /// The user id of the file's owner.
         uid: u32,
-        /// Its permissions.
+        /// The file's permission bits.
         mode: u32,
     },
     /// The file exceeds the limit, in bytes.
@@ -52,7 +52,8 @@ pub enum ReadError {
     /// The read did not end within the timeout.
     #[error("no data after {} s; check its disk or file server", .0.as_secs())]
     TimedOut(Duration),
-    /// An earlier read of this path timed out and is still blocked, or too many others are.
+    /// An earlier read of this path timed out and is still blocked, or too many reads of other
+    /// files are.
     #[error("an earlier read is still blocked; check its disk or file server")]
     Stuck,
 }
@@ -81,8 +82,8 @@ impl From<ReadError> for io::Error {
 pub fn open(path: &Path) -> Result<(File, Metadata), ReadError> {
     // Checked before opening: opening a device may have side effects.
     check_regular(&fs::metadata(path)?)?;
-    // The path may have been replaced since: O_NONBLOCK opens a pipe without waiting for its
-    // writer.
+    // The path may have been replaced since the check: O_NONBLOCK opens a pipe without waiting for
+    // its writer.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
     let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(path)?;
     let metadata = file.metadata()?;
@@ -105,11 +106,11 @@ fn content(file: File, metadata: &Metadata, max_bytes: u64) -> Result<Vec<u8>, R
     }
     let mut bytes = Vec::new();
     file.take(max_bytes + 1).read_to_end(&mut bytes)?;
-    // Files in /proc report a length of 0, and others may grow during the read.
+    // Files in /proc report a length of 0, and other files may grow during the read.
     if bytes.len() as u64 > max_bytes { Err(ReadError::TooLarge(max_bytes)) } else { Ok(bytes) }
 }
 
-/// [`read`], limited to [`READ_TIMEOUT`].
+/// Does the same as [`read`], limited to [`READ_TIMEOUT`].
 ///
 /// # Errors
 /// Those of [`read`] and of [`with_timeout`].
@@ -134,12 +135,12 @@ pub fn with_timeout<T: Send + 'static>(
 /// Starts `work`, which reads the file at `path`, on a thread of its own.
 ///
 /// A thread that is blocked in the kernel cannot be ended. If its [`PendingRead`] is dropped, the
-/// thread is abandoned; until it returns, further reads of the path are refused at once. So are
-/// reads of other files in the directory while [`MAX_STUCK_PER_DIRECTORY`] are blocked there, and
-/// all reads while [`MAX_STUCK`] are.
+/// thread is abandoned; until it returns, further reads of the path are refused at once. Reads of
+/// other files in the directory are refused while [`MAX_STUCK_PER_DIRECTORY`] abandoned reads are
+/// blocked there, and all reads while [`MAX_STUCK`] are blocked in total.
 ///
 /// # Errors
-/// [`ReadError::Stuck`], or the system's error if it starts no thread.
+/// [`ReadError::Stuck`], or the system's error if no thread can be started.
 pub fn spawn<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> T + Send + 'static,
@@ -187,8 +188,8 @@ pub struct PendingRead<T> {
 }
 
 impl<T> PendingRead<T> {
-    /// Waits up to `timeout` for the result; `None` if there is none yet, or if it was returned
-    /// before.
+    /// Waits up to `timeout` for the result; `None` if the read has not ended, or if the result was
+    /// already returned.
     pub fn wait(&mut self, timeout: Duration) -> Option<Result<T, ReadError>> {
         let result = match self.receiver.as_ref()?.recv_timeout(timeout) {
             Ok(done) => Ok(done),
@@ -207,15 +208,15 @@ impl<T> Drop for PendingRead<T> {
     fn drop(&mut self) {
         let Some(receiver) = self.receiver.take() else { return };
         let mut paths = lock(self.stuck);
-        // `ThreadGuard` drops the sender under this lock: an empty channel means that the thread is
-        // still blocked.
+        // `ThreadGuard` drops the sender under this lock: a channel that is empty and not
+        // disconnected means that the thread is still blocked.
         if matches!(receiver.try_recv(), Err(TryRecvError::Empty)) {
             paths.push(self.path.clone());
         }
     }
 }
 
-/// Removes the path from the abandoned ones when the thread ends, also by a panic.
+/// Removes the path from the list of abandoned reads when the thread ends, also by a panic.
 struct ThreadGuard<T> {
     stuck: &'static StuckPaths,
     path: Arc<Path>,
@@ -225,7 +226,8 @@ struct ThreadGuard<T> {
 impl<T> Drop for ThreadGuard<T> {
     fn drop(&mut self) {
         let mut paths = lock(self.stuck);
-        // Both under one lock, since `PendingRead::drop` checks both.
+        // The sender is dropped and the path removed under one lock, which `PendingRead::drop` also
+        // takes.
         self.sender = None;
         paths.retain(|path| !Arc::ptr_eq(path, &self.path));
     }
@@ -235,8 +237,8 @@ fn lock(stuck: &StuckPaths) -> MutexGuard<'_, Vec<Arc<Path>>> {
     stuck.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads one file again and again without blocking its caller, which polls several: at most one
-/// read at a time, and a read that blocks is reported once.
+/// Reads one file repeatedly without blocking the caller, which polls several files. At most one
+/// read is in progress, and a read that blocks is reported once.
 #[derive(Debug)]
 pub struct FileRead<T> {
     pending: Option<PendingRead<T>>,
@@ -289,8 +291,8 @@ impl<T: Send + 'static> FileRead<T> {
         timed_out.then_some(Err(ReadError::TimedOut(READ_TIMEOUT)))
     }
 
-    /// When to poll a read in progress again: after a quarter of the time it has taken, 20 ms to 1
-    /// s.
+    /// Returns when to poll a read in progress again: after a quarter of the time that it has taken
+    /// so far, at least 20 ms and at most 1 s.
     pub fn next_poll(&self, now: Instant) -> Instant {
         now + (self.elapsed(now) / 4).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)
     }
@@ -321,10 +323,10 @@ pub fn is_pipe(path: &Path) -> bool {
 
 /// The longest that a read may take.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// Abandoned reads at which all further reads are refused.
+/// Number of blocked, abandoned reads from which on all further reads are refused.
 pub const MAX_STUCK: usize = 64;
-/// Abandoned reads in one directory at which further reads there are refused: a file server blocks
-/// all its files.
+/// Number of blocked, abandoned reads in one directory from which on further reads there are
+/// refused: a file server that hangs blocks all its files.
 pub const MAX_STUCK_PER_DIRECTORY: usize = 16;
 /// Bounds of [`FileRead::next_poll`].
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -367,7 +369,7 @@ mod tests {
             (at("pipe"), "expected a file, found a pipe"),
             (at("socket"), "expected a file, found a socket"),
             ("/dev/zero".into(), "expected a file, found a device"),
-            // Its metadata reports a length of 0.
+            // The metadata of files in /proc report a length of 0.
             ("/proc/self/status".into(), "expected at most 4 bytes"),
             (at("absent"), "No such file or directory (os error 2)"),
         ] {
@@ -455,7 +457,8 @@ mod tests {
         let failed =
             with_timeout_in(&HELD, Path::new("/panics"), READ_TIMEOUT, || -> u8 { panic!("on purpose") });
         assert_eq!(failed.unwrap_err().to_string(), "the read failed: internal error");
-        // However early the read is abandoned, the path is free once the thread has ended.
+        // However early the read is abandoned, the path can be read again once the thread has
+        // ended.
         for micros in 0..2_000 {
             let panics = || std::panic::resume_unwind(Box::new("on purpose, without a message"));
             let _: Result<u8, _> =

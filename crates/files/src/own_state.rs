@@ -6,9 +6,9 @@ use std::path::Path;
 
 use crate::{READ_TIMEOUT, ReadError, content, open, with_timeout};
 
-/// Reads a file with state of this program, limited to [`READ_TIMEOUT`]: one that other users
-/// can change is refused. That needs no look at its directory: a file that another user puts there
-/// is the other user's own.
+/// Reads a file with state of this program, limited to [`READ_TIMEOUT`]. A file that other users
+/// can change is refused. The permissions of its directory need no check: a file that another user
+/// puts there is owned by that user, and refused.
 ///
 /// # Errors
 /// Those of [`read_with_timeout`](crate::read_with_timeout), and [`ReadError::Foreign`].
@@ -57,7 +57,7 @@ mod tests {
                 assert_eq!((found.is_ok(), refused), (!is_refused, is_refused), "{mode:o}: {found:?}");
             }
         }
-        // Another user's file: root's own is accepted by all.
+        // A file of another user is refused; one of root is accepted.
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         let metadata = fs::metadata(&file).unwrap();
         assert_eq!(check_owner(&metadata, uid + 1).is_ok(), uid == 0);

@@ -8,18 +8,19 @@ use std::sync::Arc;
 
 /// A path of the configuration, and its text for messages, the log and status pages.
 ///
-/// They differ where the configuration has a variable (`{$FILE}`): its value may be a secret.
-/// [`display`](Self::display) hides [`Path::display`], so that no page prints the value; equal are
-/// those with equal paths and texts.
+/// Path and text differ where the configuration has a variable (`{$FILE}`), since its value may be
+/// a secret. [`display`](Self::display) takes precedence over [`Path::display`] of the dereferenced
+/// path, so that no output contains the value. Two values are equal if their paths and their texts
+/// are equal.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShownPath {
     path: Arc<Path>,
-    /// `None`: the path itself.
+    /// The text for messages; `None`: the path itself.
     shown: Option<Arc<str>>,
 }
 
 impl ShownPath {
-    /// `path`, which messages show as `shown`.
+    /// Makes a `path` that messages show as `shown`.
     pub fn new(path: impl Into<PathBuf>, shown: &str) -> Self {
         Self { path: path.into().into(), shown: Some(shown.into()) }
     }
@@ -29,7 +30,7 @@ impl ShownPath {
         &self.path
     }
 
-    /// Its text for messages.
+    /// Returns the path's text for messages.
     pub fn display(&self) -> impl fmt::Display + '_ {
         fmt::from_fn(|f| match &self.shown {
             Some(shown) => f.write_str(shown),
@@ -37,12 +38,12 @@ impl ShownPath {
         })
     }
 
-    /// The text that stands for the path in messages, if it is another.
+    /// Returns the text for messages, if it is not the path itself.
     pub(crate) fn hidden_by(&self) -> Option<&str> {
         self.shown.as_deref()
     }
 
-    /// `inner`, relative to this directory unless it is absolute.
+    /// Returns `inner`, relative to this directory unless `inner` is absolute.
     #[must_use]
     pub fn join(&self, inner: &Self) -> Self {
         let path = self.path.join(inner.as_path());
@@ -54,7 +55,7 @@ impl ShownPath {
         Self { path: path.into(), shown }
     }
 
-    /// A path that derives from this one, such as that of a file beside it: messages name this one.
+    /// Returns `path`, such as a file beside this one, with this path's text for messages.
     #[must_use]
     pub fn derive(&self, path: impl Into<PathBuf>) -> Self {
         Self { path: path.into().into(), shown: self.shown.clone() }
@@ -87,7 +88,7 @@ impl<P: Into<PathBuf>> From<P> for ShownPath {
     }
 }
 
-/// The path of `shown` in quotes.
+/// Writes the text for messages in quotes.
 impl fmt::Debug for ShownPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.display().to_string(), f)

@@ -79,7 +79,7 @@ impl TempFile {
     }
 
     /// Renames the file onto the target if the target holds `expected` or does not exist; returns
-    /// `false` if it holds other content, which stays.
+    /// `false` if the target holds other content, which is then kept.
     ///
     /// The two files are exchanged in one step (RENAME_EXCHANGE), and then the replaced content is
     /// verified, so that a concurrent rename is never lost. A program that has the old file open
@@ -88,8 +88,8 @@ impl TempFile {
     ///
     /// # Errors
     /// [`WriteStep::Sync`], [`WriteStep::Replace`]: the target is unchanged.
-    /// [`WriteStep::SyncDirectory`]: it is replaced. [`WriteError::Changing`]: other programs
-    /// replace it repeatedly; it has their content or that of this process.
+    /// [`WriteStep::SyncDirectory`]: the target is replaced. [`WriteError::Changing`]: other
+    /// programs replace the target repeatedly; it has their content or that of this process.
     pub fn replace_target(self, expected: Option<&[u8]>) -> Result<bool, WriteError> {
         self.file.sync_all().map_err(WriteStep::Sync.at(&self.path))?;
         let failed = WriteStep::Replace.at(&self.target);
@@ -125,8 +125,8 @@ impl TempFile {
         Ok(renameat_with(CWD, &self.path, CWD, &self.target, flags)?)
     }
 
-    /// Exchanges the files again, since the replaced content was another program's; a third file
-    /// that arrived since stays.
+    /// Exchanges the files again, to restore content that another program wrote. A file that
+    /// another program has renamed onto the target since is kept.
     fn put_back(&self) -> Result<(), WriteError> {
         let identity = |path: &Path| fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()));
         let failed = || WriteStep::Replace.at(&self.target);
@@ -149,7 +149,7 @@ impl TempFile {
 
 impl Drop for TempFile {
     fn drop(&mut self) {
-        // Still locked, so that it is our file. One that cannot be removed is removed next time.
+        // The lock is still held, so the file is ours. If this fails, the next writer removes it.
         drop(fs::remove_file(&self.path));
     }
 }
@@ -214,5 +214,5 @@ pub(super) const NEW: &str = ".localdns.new";
 /// Attempts to lock, 2 s in all.
 const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often other programs may replace the target while their content is restored.
+/// Maximum number of exchanges while other programs replace the target during the restore.
 const EXCHANGES: usize = 10;
