@@ -1,4 +1,4 @@
-//! Adds addresses that the server listens on to the host.
+//! Adds the server's listen addresses to the host's interfaces.
 
 mod owned_addresses;
 mod removal;
@@ -19,7 +19,7 @@ pub use removal::{remove_addresses, remove_link};
 use crate::NodeError;
 use crate::interface::{holder_of_address, interfaces};
 
-/// Where an address is now.
+/// The interface of an address, and whether the address was added to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnsuredAddress {
     /// It was on an interface already; nothing was changed.
@@ -32,7 +32,7 @@ pub enum EnsuredAddress {
         /// The interface: that of [`AddressPolicy::link`], or `lo` on a kernel that has no such
         /// link.
         link: String,
-        /// Its kind, if the kernel has no dummy links.
+        /// The kind of the interface, if the kernel has no dummy links.
         instead: Option<LinkFallback>,
     },
 }
@@ -86,8 +86,8 @@ pub struct LinkName {
 }
 
 impl LinkName {
-    /// One to 15 bytes without whitespace, slashes and colons; `None` for any other text, and for
-    /// `.` and `..`.
+    /// Accepts 1 to 15 bytes without whitespace, control characters, `/`, `:` and `%`; `None` for
+    /// any other text, and for `.` and `..`.
     pub fn new(text: &str) -> Option<Self> {
         let is_none = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':' || c == '%';
         if text.is_empty() || text.contains(is_none) || text == "." || text == ".." {
@@ -133,8 +133,8 @@ impl AddressPolicy {
         }
     }
 
-    /// The link that addresses are added to; created if it does not exist. A link of another
-    /// program keeps its own addresses.
+    /// Returns the name of the link that addresses are added to, which is created if it does not
+    /// exist. An existing link of another program keeps its own addresses.
     pub fn link(&self) -> &str {
         match self {
             Self::LinkLocal | Self::Nothing => LINK,
@@ -143,12 +143,12 @@ impl AddressPolicy {
     }
 }
 
-/// Ensures that `ip` is an address of this host: one within `ours` is added if absent, to the link
-/// of [`AddressPolicy::link`], with scope host and a host prefix. Any other must exist already.
+/// Ensures that `ip` is an address of this host: an absent address that `ours` includes is added to
+/// the link of [`AddressPolicy::link`], with scope host and a host prefix. Any other address must
+/// exist already.
 ///
-/// Idempotent, also for two processes at once. The address stays at exit: a restart then costs
-/// clients nothing, and without a server the kernel refuses queries at once instead of letting them
-/// time out.
+/// Idempotent, also for two processes at once. The address stays when the process ends: while no
+/// server runs, the kernel refuses queries at once, so that they do not time out.
 ///
 /// # Errors
 /// [`NodeError::AddressAbsent`] for an absent address that we do not add;
@@ -159,7 +159,8 @@ pub async fn ensure_address(ip: IpAddr, ours: AddressPolicy) -> Result<EnsuredAd
     add_unless_there(ip, ours, &[LinkDummy::new(link).build(), LinkBridge::new(link).build()]).await
 }
 
-/// The links created by localdns, by their alias or, for earlier versions, by their name.
+/// Returns index and name of the links that localdns created, found by their alias or, for earlier
+/// versions, by their name.
 async fn our_links(handle: &Handle) -> Result<Vec<(u32, String)>, io::Error> {
     let mut found = Vec::new();
     let mut listed = handle.link().get().execute();
@@ -199,7 +200,7 @@ const ALIAS: &str = "localdns";
 const LABEL: &str = ":localdns";
 const PROTOCOL: AddressProtocol = AddressProtocol::Other(0x6c);
 
-/// Shell commands that do the same.
+/// Returns the shell commands that add the address by hand.
 pub(crate) fn commands(ip: &IpAddr, link: &str) -> String {
     let (prefix_bits, more) = match ip {
         IpAddr::V4(_) => (32, "scope host"),
@@ -238,8 +239,8 @@ async fn add_unless_there(
         let links = || async { our_links(&handle).await.map_err(failed("list links")) };
         let is_ours = made || links().await?.iter().any(|(ours, _)| *ours == index);
         if is_ours {
-            // Up first: on a link that is down an IPv6 address stays tentative, and cannot be
-            // bound.
+            // The link is set up before the address is added: on a link that is down an IPv6
+            // address stays tentative, and cannot be bound.
             let mut up = LinkUnspec::new_with_index(index).up().build();
             up.attributes.push(LinkAttribute::IfAlias(ALIAS.to_owned()));
             let up = handle.link().set(up).execute().await;
@@ -254,8 +255,9 @@ async fn add_unless_there(
     added
 }
 
-/// The name of the link to use, whether we created it, and its kind if not a dummy: the existing
-/// link, else one of the first kind that the kernel has, else the loopback interface.
+/// Returns the name of the link to use, whether we created it, and its kind if it is not a dummy:
+/// the existing link, else a new one of the first of `kinds` that the kernel has, else the loopback
+/// interface.
 async fn our_link<'n>(
     handle: &Handle,
     name: &'n str,

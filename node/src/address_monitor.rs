@@ -10,9 +10,9 @@ use tokio::time::sleep;
 
 use crate::AddressPolicy;
 
-/// Calls `gone` after an address within `ours` was removed, and when one may have been: at first,
-/// after the kernel lost messages, and every second while the subscription fails. Removing a link
-/// removes its addresses, too.
+/// Calls `gone` after an address within `ours` was removed, and when one may have been: at the
+/// start, after the kernel lost messages, and every second while the subscription fails. Removing a
+/// link removes its addresses, too.
 ///
 /// Never returns; drop the future to end it.
 pub async fn watch_removals(ours: AddressPolicy, gone: impl Fn()) {
@@ -25,8 +25,8 @@ pub async fn watch_removals(ours: AddressPolicy, gone: impl Fn()) {
     watch(is_removal, gone).await;
 }
 
-/// Calls `changed` after an address was added or removed, and when one may have been, as
-/// [`watch_removals`].
+/// Calls `changed` after an address was added or removed, and whenever a change may have been
+/// missed, as in [`watch_removals`].
 ///
 /// Never returns; drop the future to end it.
 pub async fn watch_addresses(changed: impl Fn()) {
@@ -65,7 +65,8 @@ impl Drop for Connection {
     }
 }
 
-/// The address is IFA_LOCAL for IPv4, IFA_ADDRESS for IPv6.
+/// Whether the attribute is an address that localdns adds: IFA_LOCAL for IPv4, IFA_ADDRESS for
+/// IPv6.
 fn is_ours(ours: AddressPolicy, attribute: &AddressAttribute) -> bool {
     match attribute {
         AddressAttribute::Address(ip) | AddressAttribute::Local(ip) => ours.includes(*ip),

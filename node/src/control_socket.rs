@@ -1,5 +1,5 @@
-//! Commands to a running server, over an abstract unix socket, which belongs to the network
-//! namespace as links and rules do, independent of file systems.
+//! Commands to a running server, over an abstract unix socket: like links and rules it belongs to
+//! the network namespace, not to a file system.
 //!
 //! A server accepts root and its own user. `down` also requires a
 //! [`NetAdminProof`](crate::NetAdminProof), and a command trusts a server that has proven
@@ -29,7 +29,7 @@ use proof::{Prover, is_nonce};
 /// A server's listening socket.
 pub struct ControlSocket {
     listener: UnixListener,
-    /// Its name without [`PREFIX`].
+    /// The socket's name without [`PREFIX`].
     name: String,
     over: oneshot::Receiver<()>,
 }
@@ -121,7 +121,7 @@ async fn hear(
     Ok(())
 }
 
-/// Shows the nonce's table until the client has closed its side of the connection; closes this side
+/// Keeps the nonce's table until the client has closed its side of the connection; closes this side
 /// once the table is deleted.
 async fn prove(mut stream: tokio::net::UnixStream, nonce: &str, prover: &Prover) -> io::Result<()> {
     match prover.show(nonce).await {
@@ -135,7 +135,7 @@ async fn prove(mut stream: tokio::net::UnixStream, nonce: &str, prover: &Prover)
     }
 }
 
-/// A line, or the text before the end of the connection.
+/// Reads a line, or the text before the end of the connection.
 async fn read_word(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> io::Result<String> {
     let mut word = Vec::new();
     while word.len() < LONGEST_WORD && word.last() != Some(&b'\n') {
@@ -152,7 +152,8 @@ async fn read_word(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> io::Resu
     Ok(String::from_utf8_lossy(line).trim_end().to_owned())
 }
 
-/// The peer if it is root or this process's user: any process may connect.
+/// Returns the peer if it is root or this process's user; any process can connect to an abstract
+/// socket.
 fn trusted(stream: &tokio::net::UnixStream) -> Option<Peer> {
     let peer = stream.peer_cred().ok()?;
     let process = peer.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_default();
@@ -199,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that passes its commands to the test.
+    /// Starts a server that passes its commands to the test.
     fn serve() -> (String, mpsc::Receiver<ControlCommand>, ListenGuard) {
         let (server, hearing) = ControlSocket::listen().expect("bound");
         let name = server.name.clone();
@@ -221,7 +222,7 @@ mod tests {
         slow.write_all(b"sta").expect("sent");
         let mut asks = connect(&name);
         asks.write_all(b"status\n").expect("sent");
-        // Earlier connections have a second each.
+        // Earlier connections are closed after a second each.
         let order = orders.recv_timeout(Duration::from_secs(20)).expect("a word");
         assert_eq!((order.word.as_str(), order.process), ("status", std::process::id()));
         order.answer("well");

@@ -9,7 +9,7 @@ use std::io;
 pub struct Diagnosis {
     /// The problem.
     pub problem: String,
-    /// How an operator can end it, where that is known.
+    /// How an operator can solve the problem, if known.
     pub remedy: Option<String>,
 }
 
@@ -24,7 +24,7 @@ impl Diagnosis {
         Self { problem: problem.into(), remedy: None }
     }
 
-    /// The same, its problem behind `context: `.
+    /// Returns the diagnosis with `context: ` before its problem.
     #[must_use]
     pub fn context(self, context: impl Display) -> Self {
         Self { problem: format!("{context}: {}", self.problem), remedy: self.remedy }
@@ -43,7 +43,8 @@ impl Display for Diagnosis {
 
 impl Error for Diagnosis {}
 
-/// The diagnosis that an [`io::Error`] carries, else its text as a problem.
+/// Returns the diagnosis inside an [`io::Error`], else the error's text as a problem without a
+/// remedy.
 impl From<&io::Error> for Diagnosis {
     fn from(error: &io::Error) -> Self {
         let carried = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>());

@@ -1,7 +1,7 @@
 //! Escapes text of other programs for a terminal and for one line.
 
-/// The text with all characters escaped that could control a terminal or are not visible: control
-/// characters, line feeds included, and those that change the text's direction.
+/// Returns the text with all characters escaped that could control a terminal or are not visible:
+/// control characters, line feeds included, and characters that change the text's direction.
 pub fn escaped(text: &str) -> String {
     let mut fit = String::with_capacity(text.len());
     for character in text.chars() {

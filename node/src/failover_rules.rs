@@ -1,15 +1,16 @@
 //! The failover rules: two nftables tables.
 //!
-//! The failover table stays when the server dies: queries to our addresses that no socket takes get
-//! a new destination, the listener's fallback, before conntrack, so that kube-proxy's DNAT still
-//! applies to a ClusterIP; replies get their source back. Each listener's flows have conntrack
-//! zones of their own, and other ones after each return: [`Rules::rotate_zones`].
+//! The failover table stays when the server dies. It redirects queries to our addresses that no
+//! socket takes to the listener's fallback, before conntrack, so that kube-proxy's DNAT still
+//! applies to a ClusterIP, and restores the source address of the replies. Each listener's flows
+//! have conntrack zones of their own, which change each time the server takes its queries back:
+//! [`Rules::rotate_zones`].
 //!
 //! The lease table is owned by the server's netlink socket: the kernel deletes it when the process
-//! ends, for any reason. While an address has a lease in it, and a socket of this host takes
-//! queries to it, they are accepted here, without conntrack. Only a server that has answered its
-//! own probes renews leases, so a hang is detected when the lease ends. On kernels without table
-//! owners this table stays, too, and all processes share it: its leases time out.
+//! ends, for any reason. While an address has a lease in this table and a socket of this host takes
+//! its queries, the table accepts the queries without conntrack. Only a server that has answered
+//! its own probes renews leases, so a hang is detected when the lease ends. On kernels without
+//! table owners the lease table stays, too, and all processes share it; its leases time out.
 
 mod leases;
 mod stays;
@@ -35,7 +36,7 @@ pub struct Listener {
     /// The server that queries are redirected to while this one does not answer. A ClusterIP has
     /// none: kube-proxy sends it to the cluster's DNS.
     pub fallback: Option<Fallback>,
-    /// Whether every client is refused instead while this server does not answer.
+    /// Whether queries are refused, not redirected, while this server does not answer.
     pub fails_closed: bool,
 }
 
@@ -45,10 +46,10 @@ pub struct Listener {
 pub enum Clients {
     /// Every client.
     All,
-    /// Those with a source address in one of these networks that is routed back over the link of
+    /// Clients with a source address in one of these networks that is routed back over the link of
     /// arrival.
     In(Vec<IpNet>),
-    /// Those on every link but these, with a source address that is routed back over the link of
+    /// Clients on every link but these, with a source address that is routed back over the link of
     /// arrival.
     NotFrom(Vec<String>),
 }
@@ -67,7 +68,7 @@ pub struct Fallback {
 /// The failover table.
 pub struct Rules {
     socket: Socket,
-    /// The table as last written, in the kernel's listing.
+    /// The table as the kernel listed it after the last write.
     put: Option<Contents>,
     /// The current conntrack zone of each listener; empty until read from the existing table.
     turns: Turns,
@@ -81,11 +82,11 @@ pub struct Rules {
 /// The state of the failover table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableState {
-    /// As last written.
+    /// The table is as last written.
     AsPut,
-    /// Changed, or it is not known what was written.
+    /// The table was changed, or this process has not written it.
     Changed,
-    /// It has no rules, or does not exist.
+    /// The table has no rules, or does not exist.
     Missing,
 }
 
@@ -105,8 +106,9 @@ impl Rules {
         })
     }
 
-    /// Writes the table in one transaction, in place of any of its name. If the kernel cannot match
-    /// sockets, queries wait for the next process whether there is one or not.
+    /// Writes the table in one transaction, and replaces an existing one. If the kernel cannot
+    /// match sockets, queries of a planned restart are kept for the next process even if no socket
+    /// takes them.
     ///
     /// # Errors
     /// Errors of the kernel; nothing is changed then.
@@ -125,19 +127,19 @@ impl Rules {
             put => put?,
         }
         let put = self.contents()?;
-        // If the table differs, another process changed it in between: the next check finds it
-        // unknown and writes it again.
+        // If the listed table differs from the batch, another process changed it in between: the
+        // next check then reports it as changed, and it is written again.
         self.put = put.is_like(&table(self.by_socket, &self.turns)).then_some(put);
         Ok(())
     }
 
-    /// Moves failovers of these addresses to conntrack zones without flows, from the next write of
-    /// the table. Call this when their queries arrive here again: a connection that fails over
-    /// later then meets no entry of an earlier failover from the same port. Flows that are
-    /// redirected during the move break.
+    /// Makes later failovers of these addresses use conntrack zones without flows, from the next
+    /// write of the table on. Call this when queries to these addresses arrive here again: a
+    /// connection that fails over later then meets no entry of an earlier failover from the same
+    /// port. Flows that are redirected during the move break.
     ///
     /// # Errors
-    /// If the kernel does not return their current zones.
+    /// If the kernel does not return the current zones.
     pub fn rotate_zones(&mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Result<(), NftError> {
         self.load_zones()?;
         for address in addresses {
@@ -148,7 +150,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Continues from the zones of the existing table.
+    /// Reads the current zones from the existing table, unless they are known.
     fn load_zones(&mut self) -> Result<(), NftError> {
         if self.turns.is_empty() {
             self.turns = zones_of(&self.contents()?);
@@ -179,7 +181,7 @@ impl Rules {
         Ok(standing)
     }
 
-    /// How often [`standing`](Self::standing) listed the table.
+    /// Returns how often [`standing`](Self::standing) listed the table.
     pub fn lists(&self) -> u64 {
         self.lists
     }
@@ -196,7 +198,8 @@ impl Rules {
         Ok([true, false].into_iter().any(|by_socket| there.is_of(&table(by_socket), &SETS)))
     }
 
-    /// The addresses in the existing table, which any process may have created, with their fallbacks.
+    /// Returns the addresses in the existing table, which any process may have created, with their
+    /// fallbacks.
     ///
     /// # Errors
     /// If the kernel does not return it.
@@ -204,8 +207,8 @@ impl Rules {
         Ok(self.contents()?.replaced(FAILOVER))
     }
 
-    /// The links in the existing table, which any process may have created, whose clients do not fail
-    /// over.
+    /// Returns the links whose clients do not fail over, from the existing table, which any process
+    /// may have created.
     ///
     /// # Errors
     /// If the kernel does not return it.
@@ -226,7 +229,8 @@ impl Rules {
         Ok(self.socket.tables()?.iter().any(|table| table.name == TABLE))
     }
 
-    /// The processes that have a lease table, or leases in the unowned one.
+    /// Returns the ids of the processes that have a lease table, or leases in the shared one
+    /// without owner.
     ///
     /// # Errors
     /// If the kernel does not return them.
@@ -243,15 +247,16 @@ impl Rules {
         Ok(holders)
     }
 
-    /// The subset of these addresses that fails over, as the kernel reports it: the table exists,
-    /// no other process has leases, and none is taking over.
+    /// Returns the subset of these addresses that fails over now, according to the kernel's tables:
+    /// the address is in the failover table, no other process has leases, and none is taking over.
     ///
     /// # Errors
     /// If the kernel does not return them.
     pub fn led_away(&mut self, mut addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, NftError> {
         let led = self.led()?;
         addresses.retain(|ip| led.iter().any(|(address, _)| address == ip));
-        // The first processes of two containers have the same id: count them.
+        // The first processes of two containers have the same id, so holders are counted, not
+        // compared.
         let mut is_held = self.holders()?.len() > 1;
         for family in Family::BOTH {
             is_held |= !self.socket.members(TABLE, SetOf::Handover.name(family))?.is_empty();
@@ -297,7 +302,7 @@ impl Rules {
     }
 }
 
-/// The process that owns the leases in a table of this name.
+/// Returns the process id in the name of a lease table.
 fn server_of(table: &str) -> Option<u32> {
     let owner = table.strip_prefix(TABLE)?.strip_prefix("-lease-")?;
     owner.split_once('-')?.0.parse().ok()
@@ -305,7 +310,7 @@ fn server_of(table: &str) -> Option<u32> {
 
 /// Proves to servers of this network namespace that a command is from a process that may change
 /// rules: an empty table, which only CAP_NET_ADMIN can create. Removed on drop or, on kernels with
-/// table owners, with the process.
+/// table owners, when the process ends.
 pub struct NetAdminProof {
     socket: Socket,
     table: String,

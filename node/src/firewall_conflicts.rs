@@ -26,11 +26,11 @@ pub struct FirewallConflict {
     /// The rule that drops, such as `its last rule`: an appended rule has no effect. `None` if its
     /// policy does.
     pub rule: Option<String>,
-    /// Whether it drops these queries unless a rule accepts them; else that depends on conditions
-    /// that cannot be checked.
+    /// Whether the chain is known to drop these queries; `false`: it depends on conditions that
+    /// cannot be checked.
     pub is_certain: bool,
-    /// Commands that make it accept these queries and nothing else, which add rules after those that
-    /// decide first; or, if it is not certain, the command that lists the rule.
+    /// Commands that make the chain accept these queries and nothing else, by rules just before the
+    /// place that drops them; or, if the drop is not certain, the command that lists the rule.
     pub remedy: String,
 }
 
@@ -54,8 +54,8 @@ impl FirewallConflict {
     }
 }
 
-/// Notes about tables of iptables-legacy, which no netlink socket lists: that one exists which may
-/// drop this traffic, and the command to list it.
+/// Returns a note for each filter table of iptables-legacy, which may drop this traffic and which
+/// no netlink socket lists, with the command to list it.
 pub fn unseen_filters(listeners: &[Listener]) -> Vec<Diagnosis> {
     let families = [
         ("/proc/net/ip_tables_names", "iptables-legacy", true),
@@ -80,17 +80,18 @@ fn unseen_filter(tables: &str, program: &str) -> Option<Diagnosis> {
 /// The packets that pass a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Those of clients to this server.
+    /// Queries of clients to this server.
     ToUs,
     /// This server's replies. They are untracked: `established` does not match them.
     FromUs,
-    /// Those that are redirected to a fallback, matched by conntrack's original destination, since
-    /// kube-proxy has replaced a ClusterIP by a pod's address here.
+    /// Queries that are redirected to a fallback, matched by conntrack's original destination,
+    /// since kube-proxy has replaced a ClusterIP by a pod's address here.
     Out,
 }
 
 impl Way {
-    /// `None` if no such packets pass the chain. Untracked ones pass no chain of type nat.
+    /// Returns the packets that pass the chain; `None` if none do. Untracked packets pass no chain
+    /// of type nat.
     fn through(chain: &BaseChain) -> Option<Self> {
         match chain.hook {
             _ if chain.table == TABLE || chain.is_nat => None,
@@ -114,10 +115,10 @@ impl Way {
     }
 }
 
-/// The places at which a chain drops packets, with the addresses that clients ask.
+/// The places at which a chain drops packets, with the addresses that clients query.
 type Drops = BTreeMap<Place, BTreeSet<IpAddr>>;
 
-/// Where a chain drops clients' queries, and the first rule that may do so.
+/// Returns where a chain drops clients' queries, and the first rule that may drop them.
 fn drops(
     socket: &mut Socket,
     chain: &BaseChain,
@@ -168,7 +169,7 @@ fn families(chain: &BaseChain) -> &'static [Family] {
     }
 }
 
-/// Whether iptables manages the chain: it cannot read rules that `nft` adds there.
+/// Whether iptables manages the chain; iptables cannot read rules that `nft` adds there.
 fn is_of_iptables(BaseChain { family, table, name, .. }: &BaseChain) -> bool {
     matches!(*family, "ip" | "ip6")
         && matches!(table.as_str(), "filter" | "mangle" | "raw" | "security")
@@ -216,7 +217,8 @@ fn named(BaseChain { family, table, name, .. }: &BaseChain) -> String {
     format!("{family} {table} {name}")
 }
 
-/// `None` if the place is the end of the base chain, which its policy follows.
+/// Describes the rule of a place; `None` if the place is the end of the base chain, where its
+/// policy applies.
 fn rule_of(base: &BaseChain, place: &Place) -> Option<String> {
     let is_base = place.chain == base.name;
     match place.rule {
@@ -228,8 +230,8 @@ fn rule_of(base: &BaseChain, place: &Place) -> Option<String> {
     }
 }
 
-/// Addresses that clients on this path ask: ours, or the fallbacks and, since kube-proxy
-/// translates those, service addresses.
+/// Returns the destinations of queries on this path: our addresses, or the fallbacks and the
+/// service addresses, which kube-proxy translates.
 fn destinations(listeners: &[Listener], family: Family, way: Way) -> Vec<IpAddr> {
     let of_family = listeners.iter().filter(|listener| Family::of(listener.address) == family);
     let destination = |listener: &Listener| match (way, &listener.fallback) {

@@ -81,8 +81,9 @@ pub fn addresses_of(interface: &str) -> Result<Vec<Address>, NodeError> {
         .ok_or_else(|| NodeError::InterfaceAbsent { name: interface.to_owned() })
 }
 
-/// Completes a link-local IPv6 address for bind and connect: without a scope, with the first
-/// interface that has it. Other addresses are returned unchanged, as is one that no interface has.
+/// Completes a link-local IPv6 address without a scope for bind and connect, with the scope of the
+/// first interface that has the address. Other addresses, and one that no interface has, are
+/// returned unchanged.
 pub fn with_link(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.scope_id() == 0 && v6.ip().is_unicast_link_local() => {

@@ -60,7 +60,7 @@ pub use time_wait::destroy_closed_connections;
 /// An error of the host.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// An address is on no interface, and not one that we add.
+    /// An address is on no interface, and localdns does not add it by its policy.
     #[error("address {address} is on no interface of this machine")]
     AddressAbsent {
         /// The address.

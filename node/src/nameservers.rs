@@ -49,26 +49,27 @@ impl Upstreams {
 /// duplicates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Usable {
-    /// The usable ones.
+    /// The usable entries.
     pub servers: Vec<SocketAddr>,
-    /// The others: this server, a stub on the loopback interface, addresses that are no server's.
+    /// The other entries: this server, a stub on the loopback interface, addresses that no server
+    /// can have.
     pub left_out: Vec<IpAddr>,
 }
 
 impl Usable {
-    /// From a resolv.conf; `is_ours` matches this server's addresses.
+    /// Reads a resolv.conf; `is_ours` matches this server's addresses.
     pub fn of_resolv_conf(text: &str, is_ours: &dyn Fn(IpAddr) -> bool) -> Self {
         Self::of(name_servers(text), is_ours)
     }
 
-    /// From the output of [`ListText`].
+    /// Reads a list as [`ListText`] writes it.
     pub fn of_list(text: &str, is_ours: &dyn Fn(IpAddr) -> bool) -> Self {
         let servers = text.split_ascii_whitespace().filter_map(|word| address(word, 53));
         let servers: Vec<_> = servers.take(MAX_NAME_SERVERS).collect();
         Self::of(servers, is_ours)
     }
 
-    /// These, followed by those of `others` that are not among them.
+    /// Appends the servers of `others` that are not in this list, up to [`MAX_NAME_SERVERS`].
     pub fn and(mut self, others: Self) -> Self {
         for server in others.servers {
             if !self.servers.contains(&server) && self.servers.len() < MAX_NAME_SERVERS {
@@ -99,7 +100,7 @@ impl Usable {
 
 fn can_be_asked(server: SocketAddr) -> bool {
     let ip = server.ip();
-    // Each link may have another host with the same link-local address.
+    // Without a scope, a link-local address is ambiguous: each link may have another host with it.
     if let SocketAddr::V6(v6) = server
         && v6.ip().is_unicast_link_local()
         && v6.scope_id() == 0
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!(Usable::of_list(&long, &ours).servers.len(), MAX_NAME_SERVERS);
     }
 
-    /// And stay within the limit.
+    /// Merged lists have no duplicates and stay within the limit.
     #[test]
     fn merged_lists_have_no_duplicates() {
         let list = |text: &str| Usable::of_list(text, &ours);

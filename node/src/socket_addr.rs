@@ -38,19 +38,20 @@ pub fn split_port(text: &str) -> Option<(&str, Option<&str>)> {
     }
 }
 
-/// A port, 1 to 65535, in digits.
+/// Parses a port, 1 to 65535, in digits.
 pub fn port_number(digits: &str) -> Option<u16> {
     let digits = digits.bytes().all(|octet| octet.is_ascii_digit()).then_some(digits)?;
     digits.parse().ok().filter(|port| *port > 0)
 }
 
-/// `IP`, or `fe80::1%LINK` with the name or the index of an interface of this machine, with that port.
-/// An IPv4-mapped IPv6 address is the IPv4 address, as in Go: an IPv6-only socket cannot reach it.
+/// Parses `IP`, or `fe80::1%LINK` with the name or the index of an interface of this machine, with
+/// that port. An IPv4-mapped IPv6 address is the IPv4 address, as in Go: an IPv6-only socket cannot
+/// reach it.
 pub fn address(text: &str, port: u16) -> Option<SocketAddr> {
     address_by(text, port, link_index)
 }
 
-/// As [`address`]; `index` resolves link names.
+/// Does the same as [`address`]; `index` resolves link names.
 pub(crate) fn address_by(text: &str, port: u16, index: impl Fn(&str) -> Option<u32>) -> Option<SocketAddr> {
     let Some((ip, link)) = text.split_once('%') else {
         return text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip.to_canonical(), port));

@@ -14,7 +14,7 @@ pub struct SourcePorts {
 }
 
 impl SourcePorts {
-    /// The current ones of this network namespace.
+    /// Reads the current ports of this network namespace.
     pub fn read() -> Self {
         let read = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
         Self::new(&read("ip_local_port_range"), &read("ip_local_reserved_ports"))
@@ -31,7 +31,7 @@ impl SourcePorts {
         Self { runs, count }
     }
 
-    /// Draws one of them, uniformly.
+    /// Draws one of the ports, uniformly.
     pub fn draw(&self, random: &mut impl Rng) -> u16 {
         let mut left = random.random_range(0..self.count);
         for &(first, last) in &self.runs {
@@ -53,7 +53,7 @@ fn range_of(text: &str) -> Option<(u16, u16)> {
     }
 }
 
-/// A range without the ports of a list such as `4789,30000-32767`.
+/// Returns a range without the ports of a list such as `4789,30000-32767`.
 fn without((first, last): (u16, u16), reserved: &str) -> Vec<(u16, u16)> {
     let run = |word: &str| -> Option<(u32, u32)> {
         let (first, last) = word.split_once('-').unwrap_or((word, word));

@@ -13,12 +13,13 @@ use crate::escaped;
 /// output.
 ///
 /// # Errors
-/// If it does not exist, fails, or takes longer: then it is killed.
+/// If the program does not exist, fails, or takes longer; it is then killed.
 pub fn run(program: &str, args: &[&str], input: &str) -> io::Result<String> {
     run_within(OsStr::new(program), args, input, PATIENCE)
 }
 
-/// As [`run`], with this time limit, and the same again for its output.
+/// Does the same as [`run`] with this time limit, and at most the same time for reading the output
+/// afterwards.
 ///
 /// # Errors
 /// As for [`run`].
@@ -31,8 +32,8 @@ pub(crate) fn run_within(
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", program.display()));
     let mut command = Command::new(program);
     command.args(args).env("PATH", path()).env("LC_ALL", "C");
-    // A service manager would take its messages for localdns's: networkctl reports its failures
-    // there. localdns's settings do not apply to it.
+    // Without these variables: the service manager would take the program's messages for localdns's
+    // (networkctl reports failures there), and localdns's settings do not apply to it.
     command.env_remove("NOTIFY_SOCKET");
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"LOCALDNS_") {
@@ -121,7 +122,7 @@ mod tests {
             "sh: exit status: 3: one; two\\u{1b}[2J"
         );
         assert_eq!(run("exec sleep 60").unwrap_err().to_string(), "sh: did not end within 300ms");
-        // A process that it left has its standard output.
+        // A background process keeps the program's standard output open.
         let left = run("echo said; sleep 5 & exit 0").unwrap_err().to_string();
         assert_eq!(left, "sh: it has ended, but its output is still open");
         let much = run_within(sh, &["-c", "exec sleep 60"], &"x".repeat(1 << 20), Duration::from_millis(300));

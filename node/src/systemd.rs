@@ -9,8 +9,8 @@ use sd_notify::NotifyState;
 use crate::NodeError;
 
 /// The connection to the service manager. Messages are discarded without one (no `NOTIFY_SOCKET`),
-/// and if the manager started another process, such as a script with this child: its state is for
-/// that process to report, whatever `NotifyAccess` permits.
+/// and if the manager started another process, such as a script with this child: only the started
+/// process reports the service's state, whatever `NotifyAccess` permits.
 ///
 /// # Errors
 /// Every message fails with [`NodeError::Notify`] if the socket does not accept it. Log that; it is
@@ -52,7 +52,7 @@ impl Notifier {
         self.watchdog_interval
     }
 
-    /// The server answers queries.
+    /// Reports that the server answers queries.
     ///
     /// # Errors
     /// As for all messages.
@@ -60,7 +60,7 @@ impl Notifier {
         self.send(NotifyState::Ready)
     }
 
-    /// The server has begun to stop.
+    /// Reports that the server has begun to stop.
     ///
     /// # Errors
     /// As for all messages.
@@ -68,7 +68,7 @@ impl Notifier {
         self.send(NotifyState::Stopping)
     }
 
-    /// The server is alive. Send it only right after a successful check.
+    /// Reports that the server is alive. Call this only right after a successful check.
     ///
     /// # Errors
     /// As for all messages.
@@ -87,8 +87,9 @@ impl Notifier {
 /// Whether the service manager started this process, or the process that it started has named this
 /// one its successor by [`PREDECESSOR`].
 ///
-/// systemd names the process since version 248; before, only with a watchdog. Without either it is
-/// the parent process.
+/// systemd passes the id of the process that it starts since version 248 (`SYSTEMD_EXEC_PID`);
+/// earlier versions only with a watchdog (`WATCHDOG_PID`). Without either, this process must be a
+/// child of systemd.
 fn is_ours(variable: &dyn Fn(&str) -> Option<String>, pid: u32, parent: u32) -> bool {
     let is = |name: &str, id: u32| variable(name).map(|value| value.parse() == Ok(id));
     // The first process of a container was not started by systemd: ids in inherited variables are

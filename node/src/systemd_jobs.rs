@@ -1,4 +1,4 @@
-//! The pending systemd job of our unit: a restart sends SIGTERM as a stop does, and only the list
+//! The pending systemd job of our unit: a restart and a stop both send SIGTERM, and only the list
 //! of jobs distinguishes them.
 
 use std::ffi::OsStr;
@@ -54,8 +54,8 @@ impl Job {
     }
 }
 
-/// Repeats until there is an answer or no time left: the program runs in the unit's control group,
-/// and may get the SIGTERM that is sent to all.
+/// Calls `ask` until it succeeds, no time is left, or after some tries: the program runs in the
+/// unit's control group, and may get the SIGTERM that is sent to all.
 fn again<T>(left: impl Fn() -> Duration, mut ask: impl FnMut(Duration) -> io::Result<T>) -> io::Result<T> {
     let mut answered = ask(ONE.min(left()));
     for _ in 1..TRIES {
@@ -73,8 +73,8 @@ const TRIES: u32 = 5;
 const ONE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The service of this control group, or of its subgroup. With cgroup v1 systemd's own hierarchy
-/// has it: an entry `0::`, if any, is no unit's.
+/// Returns the service of this control group, also from a subgroup. With cgroup v1 the hierarchy
+/// `name=systemd` contains the service; the entry `0::`, if any, does not.
 fn unit_of(group: &str) -> Option<String> {
     let service = |path: &str| path.rsplit('/').find(|part| part.ends_with(".service")).map(str::to_owned);
     ["", "name=systemd"].iter().find_map(|hierarchy| {

@@ -10,12 +10,12 @@ use nix::sys::time::TimeVal;
 use rtnetlink::sys::Socket;
 use rtnetlink::sys::constants::NETLINK_SOCK_DIAG;
 
-/// Destroys connections to this port of these addresses that no process has open: those in
-/// TIME-WAIT (RFC 9293, 3.3.2), and those that retransmit their last segments because the client's
-/// ACKs go elsewhere. A client that reuses such a port after its connection failed over to another
-/// server is then reset when its packets arrive here again; otherwise they would be taken for the
-/// old connection's, and it would wait for its own timeout. Call it only while all these addresses
-/// fail over: otherwise it could cut off the reply to a slow client.
+/// Destroys connections to this port of these addresses that no process has open: connections in
+/// TIME-WAIT (RFC 9293, 3.3.2), and connections that retransmit their last segments because the
+/// client's ACKs go elsewhere. A client that reuses the port of such a connection after failing
+/// over to another server is then reset when its packets arrive here again; otherwise they would
+/// match the old connection, and the client would wait for its timeout. Call it only while all
+/// these addresses fail over: otherwise it could cut off the reply to a slow client.
 ///
 /// Requires CAP_NET_ADMIN, and Linux 6.0 with CONFIG_INET_DIAG_DESTROY; before 6.11 only TIME-WAIT
 /// and FIN-WAIT-2 are destroyed, since others would be left without a timer forever. At most 2,000
@@ -47,7 +47,7 @@ fn forget(family: u8, addresses: &[IpAddr], port: u16, with_octets_left: bool) -
         let acknowledged = socket.recv_from_full()?.0;
         match number(&acknowledged, HEADER).unwrap_or_default() as i32 {
             0 => {}
-            // It has already ended.
+            // The connection has already ended.
             code if code == -(Errno::ENOENT as i32) => {}
             code => return Err(io::Error::from_raw_os_error(code.wrapping_neg())),
         }
@@ -154,7 +154,7 @@ const STATES: [u8; 5] = [4, 5, 6, 9, 11];
 const INODE: usize = 68;
 /// idiag_timer of TIME-WAIT and FIN-WAIT-2 minisockets.
 const TIMER_OF_TIME_WAIT: u8 = 3;
-/// Some milliseconds of work.
+/// Maximum number of connections to destroy for each family, which takes some milliseconds.
 const MOST: usize = 2_000;
 /// The kernel answers at once.
 const PATIENCE: TimeVal = TimeVal::new(2, 0);

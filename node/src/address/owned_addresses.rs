@@ -1,4 +1,4 @@
-//! The addresses that we added to the host.
+//! Lists the addresses that localdns added to the host.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,8 +10,8 @@ use rtnetlink::{Handle, new_connection};
 use super::{LABEL, PROTOCOL, our_links, reason};
 use crate::NodeError;
 
-/// The addresses on links that we created, and those that we added to other links, each with its
-/// link's name; without fe80::/10, which the kernel gives each link.
+/// Returns the addresses on links that localdns created, and the addresses that it added to other
+/// links, each with its link's name; without fe80::/10, which the kernel gives each link.
 ///
 /// # Errors
 /// Errors of the kernel.
@@ -49,7 +49,7 @@ pub(super) fn address_of(message: &AddressMessage) -> Option<IpAddr> {
     })
 }
 
-/// Whether it is marked as added by us to another program's link.
+/// Whether the address is marked as added by localdns to another program's link.
 pub(super) fn is_marked(message: &AddressMessage) -> bool {
     message.attributes.iter().any(|attribute| match attribute {
         AddressAttribute::Label(label) => label.ends_with(LABEL),

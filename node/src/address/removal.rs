@@ -64,7 +64,7 @@ pub async fn remove_addresses(ips: &[IpAddr], link: Option<&str>) -> Result<(), 
     removed.map_err(failed)
 }
 
-/// Whether it existed: another command may have removed it first.
+/// Whether the removed object existed: another command may have removed it first.
 fn was_there(removed: Result<(), rtnetlink::Error>) -> io::Result<bool> {
     match removed.map_err(reason) {
         Ok(()) => Ok(true),

@@ -86,7 +86,7 @@ async fn a_kernel_without_dummies_gets_a_bridge_without_ports() -> Result<(), No
     if !inside_namespace("a_kernel_without_dummies_gets_a_bridge_without_ports", &[]) {
         return Ok(());
     }
-    // Reported once, when it is created.
+    // The link's kind is reported once, when the link is created.
     for (ip, instead) in [("169.254.10.10", Some(LinkFallback::Bridge)), ("fe80::a:a", None)] {
         let ip: IpAddr = ip.parse().expect("an address");
         let kinds = [unknown(), LinkBridge::new(LINK).build()];

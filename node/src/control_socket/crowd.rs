@@ -8,7 +8,7 @@ use tokio::task::AbortHandle;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) uid: u32,
-    /// 0 if its process is not visible in this namespace.
+    /// Process id of the peer; 0 if the process is not visible in this pid namespace.
     pub(super) process: u32,
 }
 

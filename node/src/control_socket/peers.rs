@@ -23,12 +23,13 @@ use crate::nft::{NftError, Socket};
 /// Processes that listen under a server's name, by their proof.
 #[derive(Debug, Default)]
 pub struct Peers {
-    /// Those that have proven CAP_NET_ADMIN, or belong to root if that cannot be checked: the
-    /// kernel has no nftables, or this process may not list its tables.
+    /// Processes that have proven CAP_NET_ADMIN. If the proof cannot be checked, since the kernel
+    /// has no nftables or this process may not list its tables, all processes of a trusted user.
     pub servers: Vec<RunningServer>,
-    /// Those that have not: a server without that right, one that hangs, or another program.
+    /// Processes that have not: a server without CAP_NET_ADMIN, a server that hangs, or another
+    /// program.
     pub unproven: Vec<Unproven>,
-    /// How many more there were of a process or user than are queried.
+    /// Number of sockets that were not queried, since their process or user exceeded its limit.
     pub unasked: usize,
 }
 
@@ -44,9 +45,9 @@ pub struct RunningServer {
 /// A process that listens under a server's name and has not proven to be one.
 #[derive(Debug, Clone)]
 pub struct Unproven {
-    /// Its address.
+    /// The process id and socket name.
     pub running: RunningServer,
-    /// Its process as visible here; 0 if it is not.
+    /// Its process id in this pid namespace; 0 if the process is not visible here.
     process: u32,
     /// The reason.
     pub doubt: Doubt,
@@ -57,14 +58,15 @@ pub struct Unproven {
 pub enum Doubt {
     /// It has not answered in time.
     Silent,
-    /// It has not created the requested table; with its own reason, if any.
+    /// It has not created the requested table; the value is the reason that it sent, if any.
     NotShown(Option<String>),
     /// This command could not list the tables.
     NotSeen(String),
 }
 
 impl Unproven {
-    /// Its process id, as visible here or else as in its name.
+    /// Returns its process id in this pid namespace or, if it is not visible here, the one in its
+    /// socket's name.
     pub fn pid(&self) -> u32 {
         if self.process == 0 { self.running.pid } else { self.process }
     }
@@ -79,10 +81,10 @@ impl Unproven {
 }
 
 impl Peers {
-    /// Finds and challenges all of them concurrently, for one second in total. Sockets of other
-    /// users are skipped, and those that accept no connection: a server accepts each, and one that
-    /// hangs is known by its leases. A forged name, such as one with a line feed, which adds a line
-    /// to the list, leads to no socket.
+    /// Finds all listening processes and challenges them concurrently, for one second in total.
+    /// Skips sockets of untrusted users, and sockets that accept no connection: a server accepts
+    /// each, and a server that hangs is known by its leases. A forged name, such as one with a line
+    /// feed, which adds a line to the list, leads to no socket.
     pub fn find() -> Self {
         // Another user's socket may have a name that is not UTF-8.
         let table = std::fs::read("/proc/net/unix").unwrap_or_default();
@@ -91,7 +93,7 @@ impl Peers {
         on_runtime(async || {
             let (until, few) = (Instant::now() + ALL, RefCell::default());
             let judged = running.iter().map(async |one| {
-                // One that accepts slowly must not delay the others.
+                // A process that accepts slowly must not delay the check of the others.
                 let (peer, stream) = one.connect(until, Some(&few)).await.ok()?;
                 Some((one.clone(), peer, judge(one, stream, &is_seen, until).await))
             });
@@ -108,7 +110,7 @@ impl Peers {
     }
 }
 
-/// The reason for not trusting it.
+/// Returns the reason for not trusting the process; `None` if it is trusted.
 async fn judge(
     running: &RunningServer,
     mut stream: UnixStream,
@@ -122,14 +124,14 @@ async fn judge(
     }
     let doubt = timeout_at(until, doubt_of(running, &mut stream)).await.unwrap_or(Some(Doubt::Silent));
     if doubt.is_none() {
-        // Its table is deleted before this returns.
+        // Waits until the server has deleted its table.
         let _ = stream.shutdown().await;
         let _ = timeout(GONE, stream.read(&mut [0])).await;
     }
     doubt
 }
 
-/// Challenges it; `None` if it has proven to be a server.
+/// Challenges the process; `None` if it has proven to be a server.
 async fn doubt_of(running: &RunningServer, stream: &mut UnixStream) -> Option<Doubt> {
     let nonce = nonce();
     let challenged = async {
@@ -181,8 +183,9 @@ impl Few {
 type Connected = (Peer, UnixStream);
 
 impl RunningServer {
-    /// Connects, unless the peer is another user's, or above the limit. Any process may fill a
-    /// server's queue; the server closes connections that it does not trust, which makes room soon.
+    /// Connects, unless the peer's user is not trusted, or its process or user exceeds the limit.
+    /// Any process may fill a server's queue; the server closes connections that it does not trust,
+    /// which makes room soon.
     async fn connect(&self, until: Instant, few: Option<&RefCell<Few>>) -> io::Result<Connected> {
         loop {
             match self.connect_now() {
@@ -223,8 +226,8 @@ impl RunningServer {
     /// Sends a word to all of them concurrently, and returns their answers, in order.
     ///
     /// # Errors
-    /// For each: it has gone, does not accept, has too many queued commands, or has not answered
-    /// completely within `patience`.
+    /// For each server: it has ended, does not accept, has too many queued commands, or has not
+    /// answered completely within `patience`.
     pub fn send_all(all: &[Self], word: &str, patience: Duration) -> Vec<io::Result<String>> {
         let until = Instant::now() + patience;
         let answers = on_runtime(async || join_all(all.iter().map(|one| one.send_until(word, until))).await);
@@ -258,7 +261,8 @@ impl RunningServer {
     }
 }
 
-/// Runs this on a thread of its own: the caller's may be a runtime's already.
+/// Runs `work` on a new thread with its own runtime: the caller's thread may already run one, and
+/// runtimes cannot be nested.
 fn on_runtime<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     thread::scope(|scope| {
@@ -267,8 +271,8 @@ fn on_runtime<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> io::Result<T> {
     })
 }
 
-/// The lines of /proc/net/unix that are listeners (flag 0x10000) with our prefix: the last column,
-/// after an `@`.
+/// Returns the listeners (flag 0x10000) in /proc/net/unix whose name, the last column after an `@`,
+/// has our prefix.
 fn parse(table: &str) -> Vec<RunningServer> {
     let running = |line: &str| {
         let words: Vec<_> = line.split_ascii_whitespace().collect();
@@ -290,7 +294,7 @@ const OF_PROCESS: usize = 16;
 const OF_USER: usize = 256;
 /// Pause before retrying a full queue or a busy server.
 const ROOM: Duration = Duration::from_millis(5);
-/// Maximum length of the shown answer of a process without proof.
+/// Maximum number of bytes of a process's answer to a challenge.
 const LONGEST_REASON: usize = 256;
 const LONGEST_ANSWER: u64 = 1 << 20;
 /// The bit in the capability sets of /proc/PID/status.
@@ -305,7 +309,7 @@ mod tests {
     use super::super::{ControlCommand, ControlSocket, ListenGuard};
     use super::*;
 
-    /// A server that passes its commands to the test.
+    /// Starts a server that passes its commands to the test.
     fn serve() -> (RunningServer, mpsc::Receiver<ControlCommand>, ListenGuard) {
         let (server, hearing) = ControlSocket::listen().expect("bound");
         let running = RunningServer { pid: std::process::id(), name: server.name.clone() };
@@ -319,7 +323,7 @@ mod tests {
         UnixListener::bind_addr(&name).expect("bound")
     }
 
-    /// Whether it is found, with or without proof.
+    /// Whether the server is found, with or without proof.
     fn is_found(running: &RunningServer) -> bool {
         let peers = Peers::find();
         let unproven = peers.unproven.iter().map(|one| &one.running);
@@ -350,7 +354,7 @@ mod tests {
         let running = RunningServer { pid: std::process::id(), name: server.name.clone() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("built");
         let entered = runtime.enter();
-        // Each is closed once it is accepted.
+        // Each connection is closed once it is accepted.
         let refused = std::iter::repeat_with(|| running.connect_now()).find_map(Result::err);
         assert_eq!(refused.expect("it has an end").kind(), io::ErrorKind::WouldBlock);
         drop(entered);

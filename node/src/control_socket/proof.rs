@@ -11,8 +11,9 @@ use tokio::time::sleep;
 
 use crate::nft::{Batch, NftError, Socket};
 
-/// Name of the nftables table that answers a challenge. It contains the server's name: otherwise an
-/// impostor could pass its challenge on to a real server, and claim the table which that creates.
+/// Returns the name of the nftables table that answers a challenge. It contains the server's name:
+/// otherwise an impostor could pass its challenge on to a real server, and claim the table that the
+/// real server creates.
 pub(super) fn table_of(server: &str, nonce: &str) -> String {
     format!("{TABLE}{server}-{nonce}")
 }
@@ -49,11 +50,11 @@ enum Change {
     Hide(String, Option<oneshot::Sender<()>>),
 }
 
-/// Sends the nonces of connections to the task.
+/// A handle that sends changes to the task of [`make_tables`].
 #[derive(Clone)]
 pub(super) struct Prover(mpsc::UnboundedSender<Change>);
 
-/// A table that exists until this is dropped.
+/// A nonce's table, which is deleted when this value is dropped.
 pub(super) struct Shown {
     nonce: String,
     prover: Prover,

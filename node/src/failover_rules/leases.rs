@@ -22,7 +22,7 @@ pub struct Leases {
     put: Option<Contents>,
     /// Addresses with a lease that ends only with the table.
     endless: Vec<IpAddr>,
-    /// The addresses that our probes are let through to.
+    /// The addresses to which our probes are accepted without a lease.
     probed: Vec<IpAddr>,
 }
 
@@ -37,8 +37,8 @@ pub struct DeathDetection {
 
 impl Leases {
     /// Creates the table, without leases. `mark` is the SO_MARK of our own probes, which need no
-    /// lease for the addresses of [`admit_probes`](Self::admit_probes). If the kernel lacks a part,
-    /// the rest suffices: [`Leases::seen`].
+    /// lease for the addresses of [`admit_probes`](Self::admit_probes). If the kernel lacks table
+    /// owners or socket matches, the table is created without them: [`Leases::seen`].
     ///
     /// # Errors
     /// If the kernel refuses all variants.
@@ -52,14 +52,15 @@ impl Leases {
         Self::open_as(mark, DeathDetection { by_owner: false, by_socket: false })
     }
 
-    /// As [`Leases::open`], with these parts only.
+    /// Does the same as [`Leases::open`], with exactly these ways of detection.
     ///
     /// # Errors
     /// If the kernel refuses one.
     pub fn open_as(mark: u32, seen: DeathDetection) -> Result<Self, NftError> {
         let socket = OwnerSocket::open()?;
-        // Old and new process overlap: each has its own table, even if both are the first process
-        // of a container. One without owner outlives its process: all share it.
+        // The old and the new process of a restart overlap: each has its own table, even if both
+        // are the first process of a container. A table without owner outlives its process, so all
+        // processes share one.
         let table = match seen.by_owner {
             true => format!("{TABLE}-lease-{}-{}", std::process::id(), socket.port()),
             false => UNOWNED_LEASES.to_owned(),
@@ -116,8 +117,8 @@ impl Leases {
         Ok(leases)
     }
 
-    /// Uses the existing table of other processes, with leases that time out; creates it if it
-    /// differs from the batch.
+    /// Uses the existing table that other processes share, with leases that time out; replaces the
+    /// table if it differs from the batch.
     fn share(&mut self, batch: Batch) -> Result<Contents, NftError> {
         let there = self.contents()?;
         let mut holds = Batch::default();
@@ -138,7 +139,7 @@ impl Leases {
         self.seen
     }
 
-    /// Lets our probes through to these addresses only.
+    /// Accepts our probes to these addresses only.
     ///
     /// # Errors
     /// If the kernel refuses, or the table is gone.
@@ -178,7 +179,8 @@ impl Leases {
         self.socket.commit(batch)
     }
 
-    /// Leaves queries to a process that has leases of its own, or in the same table.
+    /// Ends this process's leases in favor of another process with leases: deletes an owned table,
+    /// and keeps a shared one.
     ///
     /// # Errors
     /// Errors of the kernel.
@@ -190,8 +192,7 @@ impl Leases {
     /// earliest time at which the kernel can have started it.
     ///
     /// # Errors
-    /// If the kernel refuses, if the table is gone, or if another process has changed one without
-    /// owner.
+    /// If the kernel refuses, if the table is gone, or if another process has changed a shared one.
     pub fn renew(&mut self, addresses: &[IpAddr], lasts: Option<Duration>) -> Result<Instant, NftError> {
         if self.put.is_some() && Some(self.contents()?) != self.put {
             return Err(NftError::Changed { table: self.table.clone() });
@@ -202,7 +203,8 @@ impl Leases {
             extend(&mut batch, &self.table, HOLDERS, &holder(), lasts);
         }
         let renewed = self.socket.commit_unseen(batch).map_err(|error| match error {
-            // It was created with the same parts.
+            // The table was created with the same features, so a missing one means that it was
+            // changed.
             NftError::NotSupported { .. } => NftError::Changed { table: self.table.clone() },
             error => error,
         })?;
@@ -235,7 +237,8 @@ impl Leases {
     }
 }
 
-/// Sets the timeout of these addresses, in the sets of this kind.
+/// Adds these addresses with this timeout to the sets of this kind, or restarts the timeout of
+/// existing ones.
 pub(super) fn renew(
     batch: &mut Batch,
     table: &str,
@@ -256,7 +259,8 @@ fn keys_of(family: Family, addresses: &[IpAddr]) -> Vec<Vec<u8>> {
     addresses.iter().copied().filter(|ip| Family::of(*ip) == family).map(octets).collect()
 }
 
-/// In three steps, since a plain add does not extend an existing element's timeout.
+/// Adds elements or extends their timeout, in three steps, since adding an existing element does
+/// not extend its timeout.
 fn extend(batch: &mut Batch, table: &str, set: &str, keys: &[Vec<u8>], lasts: Option<Duration>) {
     let lasts = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
     batch.add_elements(table, set, keys, lasts);

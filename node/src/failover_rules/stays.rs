@@ -1,4 +1,4 @@
-//! Builds the failover table.
+//! Builds the failover table, which stays when the server ends.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::nft::{
 /// The current conntrack zone of each listener's address, below [`TURNS`].
 pub(super) type Turns = BTreeMap<IpAddr, u16>;
 
-/// The complete table; `by_socket` if the kernel can match sockets.
+/// Returns the batch that writes the complete table; `by_socket` if the kernel can match sockets.
 pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bool, turns: &Turns) -> Batch {
     let mut batch = Batch::default();
     batch.renew_table(TABLE);
@@ -48,8 +48,8 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
     }
     rule("output", vec![untracked(), accept()]);
     for family in Family::BOTH {
-        // Our replies never create a conntrack entry, lease or not: a late one would have the wrong
-        // direction.
+        // Our replies never create a conntrack entry, lease or not: a late reply would create one
+        // with the wrong direction.
         let ours = address_in(End::Source, family, SetOf::Listeners.name(family));
         rule("output", vec![ours, dns(End::Source), notrack(), accept()]);
     }
@@ -71,8 +71,8 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
     let fail_over = listeners.iter().filter(|listener| !listener.fails_closed);
     for (listener, zone) in with_zones(fail_over) {
         let family = Family::of(listener.address);
-        // Its own conntrack zones: no flow meets another listener's entries, or older ones than
-        // these rules.
+        // Each listener has its own conntrack zones, so no flow matches entries of another
+        // listener, or entries older than these rules.
         let turn = turns.get(&listener.address).copied().unwrap_or_default();
         let mut away = vec![address_is(End::Destination, listener.address), set_zone(zone + turn)];
         let is_of_listener = zone_is(zone, !(TURNS - 1));
@@ -96,10 +96,10 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
     batch
 }
 
-/// Rules that redirect the queries of these clients.
+/// Returns the statements of the rules that redirect the queries of these clients.
 fn failed_over(clients: &Clients) -> Vec<Vec<Vec<Statement>>> {
-    // Cilium routes to all pods of the node over its own link, and their packets arrive over
-    // others.
+    // Cilium routes to all pods of the node over its own link, but packets from the pods arrive
+    // over other links.
     let sources = [source_is_behind_its_link(), source_is_behind(CILIUM_LINK)];
     let picked = |client: &[Vec<Statement>]| {
         let rule = |source: &Vec<Statement>| [client, &[source.clone(), jump(FAILOVER)]].concat();
@@ -115,13 +115,13 @@ fn failed_over(clients: &Clients) -> Vec<Vec<Vec<Statement>>> {
     }
 }
 
-/// The zones in the existing rules.
+/// Returns the current zones from the existing rules.
 pub(super) fn zones_of(there: &Contents) -> Turns {
     there.loaded(FAILOVER).into_iter().map(|(address, zone)| (address, zone % TURNS)).collect()
 }
 
-/// Each listener with the first of its [`TURNS`] conntrack zones: independent of other listeners,
-/// unless two addresses hash to the same number.
+/// Returns each listener with the first of its [`TURNS`] conntrack zones, which depends on the
+/// address alone unless two addresses hash to the same number.
 fn with_zones<'l>(listeners: impl Iterator<Item = &'l Listener>) -> Vec<(&'l Listener, u16)> {
     let mut taken: Vec<(&Listener, u16)> = Vec::new();
     for listener in listeners {
@@ -148,7 +148,7 @@ pub(super) const CHAINS: [Chain; 8] = [
     Chain { name: "input", hook: Some(("filter", LocalIn, LAST)) },
 ];
 
-/// The chain of queries that no server takes, which redirects those of clients that fail over.
+/// The chain for queries that no server takes; it redirects the queries of clients that fail over.
 pub(super) const CLIENTS: &str = "clients";
 /// Cilium's link to this node's pods, unless it has a route for each of them.
 pub const CILIUM_LINK: &str = "cilium_host";
@@ -161,7 +161,8 @@ pub(super) const SETS: [&str; 3] = [TRANSPORTS, "listeners4", "listeners6"];
 const FIRST_ZONE: u16 = 21_504;
 const LISTENERS: u16 = 512;
 /// Number of zones that a listener's flows use in turn, a power of two: a redirected connection
-/// leaves an entry for two minutes, and there may be a return every other second.
+/// leaves a conntrack entry for two minutes, and the server may take its queries back every two
+/// seconds.
 pub(super) const TURNS: u16 = 64;
 const SRCNAT: i32 = 100;
 /// Priority after all address translation.

@@ -9,7 +9,7 @@ use super::Way;
 use crate::failover_rules::Clients;
 use crate::nft::{BaseChain, Family, Place, PlacedRule};
 
-/// The program of iptables for a table.
+/// Returns the iptables command for a table.
 pub(super) fn program(family: Family, table: &str) -> String {
     let program = if family == Family::V4 { "iptables" } else { "ip6tables" };
     if table == "filter" { program.to_owned() } else { format!("{program} -t {}", quoted(table)) }
@@ -19,11 +19,11 @@ pub(super) fn program(family: Family, table: &str) -> String {
 pub(super) enum Sources<'c> {
     Any,
     Networks(Vec<IpNet>),
-    /// By their link of arrival, all but these.
+    /// Clients on any link of arrival but these.
     NotFrom(&'c [String]),
 }
 
-/// `None` if there are no clients of this family.
+/// Returns how the clients of this family are matched; `None` if there are none.
 pub(super) fn sources(clients: &Clients, family: Family) -> Option<Sources<'_>> {
     match clients {
         Clients::All => Some(Sources::Any),
@@ -76,7 +76,8 @@ pub(super) fn iptables(
     let chain = quoted(&place.chain);
     match place.rule {
         None => rules.iter().map(|rule| format!("{program} -A {chain} {rule}")).collect(),
-        // Each is inserted before the one inserted last.
+        // Each rule is inserted before the one inserted last, so they are inserted in reverse
+        // order.
         Some(PlacedRule { number, .. }) => {
             let insert = |rule| format!("{program} -I {chain} {number} {rule}");
             rules.iter().rev().map(insert).collect()

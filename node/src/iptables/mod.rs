@@ -1,8 +1,9 @@
-//! Rules in the tables of iptables, for setups that expect them there: AKS's script's eight, and
-//! node-cache's twelve for each address. They exempt queries from conntrack, and have no failover.
+//! Rules in the tables of iptables, for setups that expect them there: the eight rules of AKS's
+//! script, and node-cache's twelve for each address. These rules exempt queries from conntrack, and
+//! have no failover.
 //!
-//! Existing rules are read first, and missing ones are added by one `iptables-restore`, which would
-//! otherwise add duplicates.
+//! Existing rules are read first, and only missing ones are added, by one `iptables-restore`: it
+//! would add duplicates of existing rules.
 
 mod rule;
 
@@ -132,7 +133,7 @@ fn ours(family: Family) -> io::Result<Vec<Rule>> {
     Ok(rules.into_iter().filter(Rule::has_comment_of_ours).collect())
 }
 
-/// The error if rules may remain, with the known facts.
+/// Returns the error to report if rules may remain, with the remedy.
 fn unread(error: &io::Error, family: Family, is_legacy: bool) -> io::Error {
     let diagnosis = match (error.kind(), is_legacy) {
         (io::ErrorKind::NotFound, true) => Diagnosis::new(
@@ -184,7 +185,7 @@ impl Place {
     }
 }
 
-/// Its rules as iptables lists them.
+/// Returns the rules of these tables as iptables lists them.
 fn listed(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
     read(family, tables).map_err(with_remedy)
 }
@@ -192,7 +193,8 @@ fn listed(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
 fn read(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
     let mut rules = Vec::new();
     for table in tables {
-        // By chain: others may have as many rules as the cluster has services and policies.
+        // Only the chains with our rules are listed: others may have as many rules as the cluster
+        // has services and policies.
         for chain in table.chains() {
             let text = run(program(family), &["-w", LOCK, "-t", table.name(), "-S", chain], "")?;
             rules.extend(text.lines().filter_map(|line| Rule::read(*table, line)));
@@ -225,7 +227,7 @@ fn program(family: Family) -> &'static str {
     }
 }
 
-/// The error with a [`Diagnosis`] inside, if a remedy is known.
+/// Returns the error with a [`Diagnosis`] inside if a remedy is known, else unchanged.
 fn with_remedy(error: io::Error) -> io::Error {
     let remedy = match error.kind() {
         io::ErrorKind::NotFound => "install iptables, or use `-rules nft`",

@@ -8,7 +8,7 @@ pub(super) struct Rule {
     pub(super) table: Table,
     /// Chain and matches, as `iptables -S` prints them.
     pub(super) text: String,
-    /// The same in comparable form.
+    /// `text` in a form that is compared: see [`options`].
     options: Vec<Vec<String>>,
 }
 
@@ -64,7 +64,8 @@ impl Rule {
     }
 }
 
-/// Chain and options, sorted, with their values; without the names of matches that options imply.
+/// Returns chain and options, sorted, each with its values; without `-m MATCH`, which other options
+/// imply.
 fn options(text: &str) -> Vec<Vec<String>> {
     // `-j CT --notrack` and `-j NOTRACK` are the same rule.
     let text = text.replace("-j CT --notrack", "-j NOTRACK");
@@ -97,7 +98,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// AKS's script's four for an address.
+/// Returns the four rules of AKS's script for an address.
 pub(super) fn localdns(ip: IpAddr) -> impl Iterator<Item = Rule> {
     let to = host(ip);
     chains_and_transports(["PREROUTING", "OUTPUT"]).map(move |(chain, transport)| {
@@ -108,7 +109,7 @@ pub(super) fn localdns(ip: IpAddr) -> impl Iterator<Item = Rule> {
     })
 }
 
-/// Two more for an address in a version of that script.
+/// Returns two further rules for an address, of another version of AKS's script.
 pub(super) fn answers(ip: IpAddr) -> impl Iterator<Item = Rule> {
     let from = host(ip);
     chains_and_transports(["OUTPUT"]).map(move |(chain, transport)| {
@@ -119,7 +120,7 @@ pub(super) fn answers(ip: IpAddr) -> impl Iterator<Item = Rule> {
     })
 }
 
-/// node-cache's twelve for an address.
+/// Returns node-cache's twelve rules for an address.
 pub(super) fn node_cache(ip: IpAddr, health: u16) -> impl Iterator<Item = Rule> {
     let host = host(ip);
     let rows = [
