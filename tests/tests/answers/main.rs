@@ -134,7 +134,7 @@ fn random_clusters_are_transferred_alike() {
     let seed = number("ANSWERS_SEED").unwrap_or(SEED);
     println!("ANSWERS_SEED={seed}; one cluster alone: ANSWERS_BLOCK=n");
     let one = number("ANSWERS_BLOCK");
-    let numbers = one.map_or(0..clusters(), |one| one..one + 1);
+    let numbers = one.map_or_else(|| 0..clusters(), |one| one..one + 1);
     let found = transfers::differences(&program, &transfers::random(seed, numbers));
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -10,8 +10,7 @@
 //!   differ follow `> WORDS`, a quotation from docs/differences.md. The first accepted row is the
 //!   shortest use of the plugin, and one row has the directive twice.
 //! - `[blocks]`: directives of a server block of the root zone. Names to query follow ` ? `;
-//! without
-//!   them the standard queries are used.
+//!   without them the standard queries are used.
 //! - `[pages]`: server blocks in CoreDNS's documentation of the plugin. The names behind ` ? `, or
 //!   the usual names, are queried with each of several plugins that answer after it. `whole ZONE
 //!   DIRECTIVES` is a block that needs no other plugin.
