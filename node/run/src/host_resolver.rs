@@ -140,7 +140,7 @@ impl HostResolver {
     /// until this takes effect; clearing `go_on` ends the wait, or prevents its start. Idempotent.
     ///
     /// # Errors
-    /// [`HostResolverError`]; nothing is changed then, except for [`HostResolverError::Unsettled`].
+    /// `HostResolverError`; nothing is changed then, except for `HostResolverError::Unsettled`.
     pub fn put(
         self,
         server: IpAddr,
