@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::escaped;
 
-/// Runs a program to its end, for at most [`PATIENCE`], and returns at most [`MOST`] bytes of its
+/// Runs a program to its end, for at most `PATIENCE`, and returns at most `MOST` bytes of its
 /// output.
 ///
 /// # Errors
