@@ -17,7 +17,7 @@ pub struct InheritedSockets {
     warm: Option<OwnedFd>,
     /// Names of the descriptors that were taken out already, for the manager to forget.
     taken: Vec<String>,
-    /// Names of descriptors that are neither listening sockets nor the snapshot.
+    /// Names of closed descriptors: neither listening sockets nor the snapshot, or overlapping.
     useless: Vec<String>,
 }
 
@@ -49,8 +49,26 @@ impl InheritedSockets {
         self.sockets.is_empty() && self.taken.is_empty() && self.useless.is_empty()
     }
 
-    /// Makes the service manager close the descriptors that are neither listening sockets nor the snapshot, and waits for it: an open
-    /// one may keep an address from being bound.
+    /// Closes the sockets that overlap one of the `wanted` addresses but are not wanted: sockets of one
+    /// address would take its packets from a socket of all addresses, or keep one from being bound.
+    /// Their queued packets are lost. [`Self::forget_useless`] has the service manager close them, too.
+    pub fn close_overlapping(&mut self, wanted: &[SocketAddr]) {
+        let is_wanted =
+            |own: SocketAddr| wanted.iter().any(|at| (at.ip(), at.port()) == (own.ip(), own.port()));
+        let overlaps = |own: SocketAddr| {
+            let overlap = |at: &SocketAddr| {
+                let has_all = at.ip().is_unspecified() || own.ip().is_unspecified();
+                at.port() == own.port() && at.is_ipv4() == own.is_ipv4() && has_all
+            };
+            wanted.iter().any(overlap)
+        };
+        let closed =
+            self.sockets.extract_if(.., |socket| !is_wanted(socket.address) && overlaps(socket.address));
+        self.useless.extend(closed.map(|socket| socket.name));
+    }
+
+    /// Makes the service manager close the descriptors that are of no use, and waits for it: an open one may keep an address from
+    /// being bound.
     pub fn forget_useless(&mut self, notifier: &node::Notifier) {
         let manager = FdStore::find(notifier).filter(|_| !self.useless.is_empty());
         let Some(manager) = manager else { return };
@@ -70,6 +88,11 @@ impl InheritedSockets {
     /// Takes the TCP listener of an address.
     pub fn tcp(&mut self, address: SocketAddr) -> Option<OwnedFd> {
         self.take(SocketType::STREAM, address).pop().map(|socket| socket.descriptor)
+    }
+
+    /// Returns the addresses of the sockets that were not taken.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.sockets.iter().map(|socket| socket.address)
     }
 
     /// Takes the predecessor's cache snapshot.

@@ -132,8 +132,10 @@ impl Endpoints {
         let mut new: Vec<BoundEndpoint> = Vec::new();
         for &endpoint in endpoints {
             let address = endpoint.address;
-            let own = self.listeners.keys().copied().chain(new.iter().map(|bound| bound.endpoint));
-            let beside = own.into_iter().any(|own| overlap(own.address, address));
+            let served = self.listeners.keys().copied().chain(new.iter().map(|bound| bound.endpoint));
+            // Inherited sockets of other addresses are read to their ends, and closed later.
+            let inherited = self.inherited.addresses().filter(|inherited| *inherited != address);
+            let beside = served.map(|own| own.address).chain(inherited).any(|own| overlap(own, address));
             let wanted = Wanted { endpoint, free_port, count: sockets, workers, beside };
             match bind_one(wanted, self.ours, &mut self.inherited, handle) {
                 Ok(bound) => {

@@ -303,6 +303,8 @@ impl Scene {
     fn on(streams: &'static Runtime, workers: usize, properties: &str, directives: &str) -> Self {
         let asked = Arc::<Mutex<Vec<Vec<u8>>>>::default();
         let upstream = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // Room for a burst of queries while another thread runs; no more than net.core.rmem_max.
+        socket2::SockRef::from(&upstream).set_recv_buffer_size(4 << 20).unwrap();
         let to = upstream.local_addr().unwrap();
         let heard = asked.clone();
         thread::spawn(move || answer(&upstream, &heard));

@@ -51,7 +51,6 @@ impl Server {
             Some(predecessor) => predecessor.receive_sockets().map_err(StartError::Predecessor)?,
             None => InheritedSockets::from_manager(&env),
         };
-        inherited.forget_useless(&Notifier::from_environment());
         let draft = ValidatedConfig::first(&origin, flags.dns_port, node.is_some())?;
         if node.is_some() {
             node_run::check(&draft.spec)?;
@@ -69,6 +68,11 @@ impl Server {
         if let Some(left) = inherited.warm() {
             warm_start::take(&configuration, &running, left);
         }
+        if predecessor.is_none() {
+            let wanted: Vec<_> = configuration.endpoints.keys().map(|endpoint| endpoint.address).collect();
+            inherited.close_overlapping(&wanted);
+        }
+        inherited.forget_useless(&Notifier::from_environment());
         let workers = running.workers();
         let mut endpoints = Endpoints::new(ours, inherited);
         let wanted = configuration.endpoints.keys().copied();

@@ -80,6 +80,40 @@ fn unnamed_sockets_leave_the_store() {
     });
 }
 
+/// A restart may change `bind` between all addresses and one of them.
+#[test]
+fn restart_with_an_overlapping_address() {
+    isolated(|| {
+        if !tool("restart_with_an_overlapping_address", "bash") {
+            return;
+        }
+        let manager = Manager::new();
+        let block = |zone: &str, bind: &str| {
+            format!("{zone}:53 {{\nbind {bind}\nmultisocket 2\nhosts {{\n{LOCAL} x.example\n}}\n}}\n")
+        };
+        let (all, one, both) = (&["0.0.0.0"][..], &["127.0.0.1"][..], &["0.0.0.0", "127.0.0.1"][..]);
+        // Each pair of them in both orders.
+        for (start, binds) in [all, one, both, all, both, one, all].iter().enumerate() {
+            let blocks = binds.iter().zip([".", "example"]).map(|(bind, zone)| block(zone, bind));
+            let mut server = Server::start_with(&blocks.collect::<String>(), manager.options());
+            manager.wait_for("READY=1", start + 1, PATIENCE);
+            let at = |bind: &&str| names(2).into_iter().map(|name| name.replace("127.0.0.1", bind)).collect();
+            let mut stored = binds.iter().flat_map(|bind| -> Vec<String> { at(bind) }).collect::<Vec<_>>();
+            stored.sort();
+            manager.wait_for_stored(&stored, PATIENCE);
+            let at = AT.parse::<SocketAddr>().expect("an address");
+            assert_eq!(Ask::new("x.example", "A").of(at).short(), [LOCAL], "{binds:?}");
+            // Half of them without an orderly end.
+            if start % 2 == 0 {
+                assert!(server.stop().success());
+            } else {
+                server.signal("KILL");
+                server.wait(PATIENCE);
+            }
+        }
+    });
+}
+
 /// A server restarts with the remaining sockets after an address was lost.
 #[test]
 fn address_lost_between_processes() {
