@@ -1,4 +1,4 @@
-//! One atomic transaction.
+//! Builds nftables transactions, and commits each atomically over netlink.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -309,7 +309,7 @@ impl Socket {
         Ok(listed.into_iter().find_map(id).map(|id| id.wrapping_sub(own)))
     }
 
-    /// A listing of the kernel.
+    /// Returns a listing of the kernel.
     pub(super) fn dump(
         &mut self,
         family: NetfilterProtoFamily,
@@ -318,7 +318,7 @@ impl Socket {
         self.listed(family, NLM_F_DUMP, wanted)
     }
 
-    /// One object of the kernel.
+    /// Returns one object of the kernel.
     pub(super) fn get(&mut self, wanted: NfTablesMessage) -> io::Result<Vec<NetfilterMessage>> {
         self.listed(NetfilterProtoFamily::Inet, NLM_F_ACK, wanted)
     }
@@ -346,7 +346,8 @@ impl Socket {
         }
     }
 
-    /// As [`Self::dump`], as bytes, undecodable messages included.
+    /// Does the same as [`Self::dump`], but passes each message as bytes, undecodable messages
+    /// included.
     pub(super) fn dump_raw(
         &mut self,
         family: NetfilterProtoFamily,
@@ -396,7 +397,7 @@ impl Socket {
     }
 }
 
-/// The messages of one datagram; an undecodable one ends it.
+/// Returns the messages of one datagram, up to the first undecodable one.
 fn parts(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<NetfilterMessage>> {
     let mut left = bytes;
     std::iter::from_fn(move || {

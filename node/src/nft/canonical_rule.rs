@@ -43,7 +43,8 @@ impl Shape {
         Self { chain, expressions }
     }
 
-    /// The addresses that it compares with, and those that it loads.
+    /// Returns the addresses in the rule's expressions of type `of`: `cmp` compares with an
+    /// address, `immediate` loads one.
     fn addresses(&self, of: &str) -> impl Iterator<Item = IpAddr> {
         self.expressions.iter().filter(move |(name, _)| name == of).filter_map(|(_, value)| match value {
             Some(Value::Data(DataAttribute::Value(octets))) => address(octets),
@@ -57,7 +58,7 @@ fn address(octets: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
 }
 
-/// Sorted by chain: the kernel lists them so, in any order of insertion.
+/// Returns the rules sorted by chain, as the kernel lists them whatever the order of insertion.
 fn shapes<'r>(rules: impl Iterator<Item = &'r Vec<RuleAttribute>>) -> Vec<Shape> {
     let mut shapes: Vec<_> = rules.map(|rule| Shape::of(rule)).collect();
     shapes.sort_by(|one, other| one.chain.cmp(&other.chain));
@@ -165,7 +166,7 @@ impl Contents {
         names(shapes(self.rules.iter())) == names(shapes(batch.rules()))
     }
 
-    /// For the rules of a chain, the address of each and the 16-bit number that it loads.
+    /// Returns, for each rule of a chain, its address and the 16-bit number that it loads.
     pub(crate) fn loaded(&self, chain: &str) -> Vec<(IpAddr, u16)> {
         let of_chain = self.rules.iter().map(|rule| Shape::of(rule)).filter(|rule| rule.chain == chain);
         let number = |rule: &Shape| {
@@ -195,7 +196,7 @@ impl Contents {
         of_chain.filter_map(link).collect()
     }
 
-    /// For the rules of a chain, the address of each and the address that replaces it.
+    /// Returns, for each rule of a chain, its address and the address that replaces it, if any.
     pub(crate) fn replaced(&self, chain: &str) -> Vec<(IpAddr, Option<IpAddr>)> {
         let of_chain = self.rules.iter().map(|rule| Shape::of(rule)).filter(|rule| rule.chain == chain);
         of_chain

@@ -34,7 +34,7 @@ pub(crate) enum Outcome {
     Accepted,
     /// By this rule.
     Dropped(Place),
-    /// It gets to the end of the chain, or of one that the chain goes to.
+    /// The query reaches the end of the chain, or of a chain that a `goto` leads to.
     Passed(Place),
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Query<'q> {
 pub(super) enum Holds {
     Yes,
     No,
-    /// It depends on what is not known.
+    /// It depends on unknown values.
     Perhaps,
 }
 
@@ -189,7 +189,7 @@ impl Registers {
         holds
     }
 
-    /// Whether the value of this register compares so.
+    /// Whether the comparison of this register's value with `with` holds.
     pub(super) fn compares(
         &self,
         register: u32,

@@ -273,7 +273,7 @@ fn rule(message: NetlinkMessage<NetfilterMessage>) -> Option<Vec<RuleAttribute>>
     }
 }
 
-/// Empty if it does not exist.
+/// Returns the listing; an empty one if the object does not exist.
 fn if_there<T: Default>(listed: io::Result<T>) -> io::Result<T> {
     match listed {
         Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => Ok(T::default()),
