@@ -1,5 +1,5 @@
-//! The service manager's descriptor store (systemd's FDSTORE=1, `FileDescriptorStoreMax` of the unit): the manager passes what
-//! it holds to the unit's next process.
+//! The service manager's descriptor store (systemd's FDSTORE=1, `FileDescriptorStoreMax` of the
+//! unit): the manager passes the stored descriptors to the unit's next process.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -21,7 +21,7 @@ pub(crate) struct FdStore {
 }
 
 impl FdStore {
-    /// Connects; `None` where there is no manager, or it does not listen to this process.
+    /// Connects; `None` if there is no manager, or if it does not accept messages of this process.
     pub(crate) fn find(notifier: &node::Notifier) -> Option<Self> {
         let path = std::env::var_os("NOTIFY_SOCKET").filter(|_| notifier.is_ours())?;
         let address = match path.as_bytes().strip_prefix(b"@") {
@@ -61,8 +61,9 @@ impl FdStore {
     }
 }
 
-/// Makes the successor the service's main process (MAINPID=), and waits until the manager has processed that: it accepts messages
-/// of the main process alone. Does nothing where there is no manager.
+/// Makes the successor the service's main process (MAINPID=), and waits until the manager has
+/// processed the message: it accepts messages of the main process only. Does nothing where there is
+/// no manager.
 ///
 /// # Errors
 /// The manager does not read its socket, or not in time.

@@ -49,9 +49,10 @@ impl InheritedSockets {
         self.sockets.is_empty() && self.taken.is_empty() && self.useless.is_empty()
     }
 
-    /// Closes the sockets that overlap one of the `wanted` addresses but are not wanted: sockets of one
-    /// address would take its packets from a socket of all addresses, or keep one from being bound.
-    /// Their queued packets are lost. [`Self::forget_useless`] has the service manager close them, too.
+    /// Closes the sockets that overlap one of the `wanted` addresses but are not wanted: a socket of
+    /// one address takes the packets of that address from a socket of all addresses, and keeps the
+    /// latter from being bound. Packets queued in the closed sockets are lost.
+    /// [`Self::forget_useless`] makes the service manager close the sockets, too.
     pub fn close_overlapping(&mut self, wanted: &[SocketAddr]) {
         let is_wanted =
             |own: SocketAddr| wanted.iter().any(|at| (at.ip(), at.port()) == (own.ip(), own.port()));
@@ -67,8 +68,8 @@ impl InheritedSockets {
         self.useless.extend(closed.map(|socket| socket.name));
     }
 
-    /// Makes the service manager close the descriptors that are of no use, and waits for it: an open one may keep an address from
-    /// being bound.
+    /// Makes the service manager close the descriptors that were closed here, and waits until they
+    /// are closed: an open socket may keep an address from being bound.
     pub fn forget_useless(&mut self, notifier: &node::Notifier) {
         let manager = FdStore::find(notifier).filter(|_| !self.useless.is_empty());
         let Some(manager) = manager else { return };
@@ -138,7 +139,8 @@ impl FromIterator<(String, OwnedFd)> for InheritedSockets {
     }
 }
 
-/// Type and address of a listening or unconnected socket; an error for any other descriptor.
+/// Returns type and address of a listening or unconnected socket; an error for any other
+/// descriptor.
 fn listening_socket(descriptor: &OwnedFd) -> io::Result<(SocketType, SocketAddr)> {
     let kind = socket_type(descriptor.as_fd())?;
     let protocol = socket_protocol(descriptor.as_fd())?;

@@ -3,8 +3,9 @@
 //! ```text
 //! SocketStore of the predecessor --(systemd's FDSTORE | a unix socket)--> InheritedSockets of the successor
 //! ```
-//! Datagrams and connections that are queued in a socket are passed with it, and the successor answers them. The crate knows
-//! sockets by their addresses, and opaque bytes for the next process; it must not know DNS, the Corefile or the query path.
+//! Datagrams and connections that are queued in a socket are passed with it, and the successor
+//! answers them. The crate handles sockets by their addresses, and opaque bytes for the next
+//! process; it must not depend on DNS, the Corefile or the query path.
 
 mod fdstore;
 mod inherited_sockets;

@@ -29,11 +29,11 @@ use rustix::net::{
 
 use crate::{InheritedSockets, scm_rights};
 
-/// The predecessor's end: of the process that serves.
+/// The connection's end in the predecessor, the process that serves.
 #[derive(Debug)]
 pub struct PredecessorEnd(OwnedFd);
 
-/// The successor's end: of the process that starts.
+/// The connection's end in the successor, the process that starts.
 #[derive(Debug)]
 pub struct SuccessorEnd(OwnedFd);
 
@@ -233,14 +233,14 @@ impl SuccessorEnd {
             // This process may have been stopped in between.
             Ok(true) if !self.is_taken_back() => Ok(()),
             Ok(_) => Err(io::Error::other("it continues itself")),
-            // The predecessor has ended, and reads none of them.
+            // The predecessor has ended, so it no longer reads the sockets.
             Err(error) if is_gone(&error) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Reports that this process serves, and waits until it is the service's main process. `false` if the predecessor serves again;
-    /// one that has ended, or hangs, does not.
+    /// Reports that this process serves, and waits until it is the service's main process. Returns
+    /// `false` if the predecessor serves again, and `true` also if it has ended or hangs.
     pub fn serving(self) -> bool {
         self.exchange(SERVING, DONE).unwrap_or(true)
     }
@@ -311,7 +311,8 @@ const BACK: &str = "back";
 const START: Duration = Duration::from_secs(60);
 /// Timeout of the predecessor's accept.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Timeout of a successor that is ready, until it answers: neither process does in between.
+/// Timeout of a successor that is ready, until it answers: neither process answers queries in
+/// between.
 const SERVES: Duration = Duration::from_secs(2);
 /// Timeout of the predecessor's steps: it stops sending queries elsewhere first, and notifies systemd, which reads no message while
 /// it loads its units.

@@ -80,8 +80,8 @@ impl SocketStore {
         self.manager.is_some()
     }
 
-    /// Adds the cache snapshot to the service manager's store as this process ends, and waits until the manager has processed all
-    /// messages: it may drop those of a process that is gone.
+    /// Adds the cache snapshot to the service manager's store as this process ends, and waits until
+    /// the manager has processed all messages: it may drop messages of a process that has ended.
     pub fn store_snapshot(&mut self, warm: Option<OwnedFd>) {
         if let Some(warm) = warm {
             notify(&mut self.manager, |manager| manager.store(WARM, warm.as_fd()));
@@ -104,7 +104,8 @@ impl SocketStore {
     }
 }
 
-/// Sends to the manager. One that does not accept a message is not tried again: only a restart loses by that.
+/// Sends to the manager. After a failed message no further one is sent: only the next restart is
+/// affected.
 fn notify(manager: &mut Option<FdStore>, send: impl FnOnce(&FdStore) -> io::Result<()>) {
     if manager.as_ref().is_some_and(|manager| send(manager).is_err()) {
         *manager = None;
