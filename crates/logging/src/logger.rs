@@ -173,7 +173,7 @@ impl Logger {
 
 /// The log of one thread: takes no lock, makes no system call, and allocates nothing once warm.
 ///
-/// Threads that share one lock it themselves.
+/// Threads that share a ring must lock it themselves.
 #[derive(Debug)]
 pub struct LineRing {
     producer: Producer,

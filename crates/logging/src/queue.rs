@@ -53,7 +53,8 @@ impl LogQueue {
         lock(&self.lines)
     }
 
-    /// Waits until the writer has written all lines of before this call, at most `patience`. `false`: it has not.
+    /// Waits until the writer has written all lines logged before this call, at most `patience`.
+    /// Returns whether it has.
     pub(super) fn flush(&self, patience: Duration) -> bool {
         let Some(writer) = self.writer.get() else { return false };
         let goal = self.flushes_wanted.fetch_add(1, Ordering::SeqCst) + 1;
