@@ -55,7 +55,7 @@ pub struct KnownName {
     good: (Instant, Duration),
     /// When the last round with a lookup of it began.
     pub(crate) asked: Option<Instant>,
-    /// Whether a server ever answered for it, and the number of consecutive rounds without any reply.
+    /// Whether any server ever answered a query for the name.
     pub(crate) heard: bool,
     pub(crate) silences: u32,
 }
@@ -135,7 +135,7 @@ impl Origin {
     }
 }
 
-/// The usable addresses of an outcome.
+/// Returns the usable addresses and the TTL of an outcome.
 pub(crate) fn good(
     outcome: LookupOutcome,
     sinkholes: &[IpAddr],

@@ -187,7 +187,8 @@ impl NameStore {
         self.has_file && *text == *self.base || *text == *self.text
     }
 
-    /// Applies that there is no file: the shipped text is served until the first good answers. Returns the text to serve.
+    /// Applies `text` of the shipped file, since there is no hosts file: it is served until the
+    /// first good answers. Returns the text to serve.
     pub fn ship(&mut self, text: &[u8], clock: Clock) -> Arc<[u8]> {
         if !self.has_file {
             let is_unknown = |question: &Question| {
@@ -346,7 +347,7 @@ impl NameStore {
         }
     }
 
-    /// The file now is `text`.
+    /// Records that `text` was written to the file.
     pub fn published(&mut self, text: Arc<[u8]>, now: Instant) {
         self.unpublished &= *text != *self.text;
         (self.base, self.has_file, self.stamped) = (text, true, now);

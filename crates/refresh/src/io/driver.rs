@@ -27,7 +27,8 @@ pub(super) async fn run<S: Server>(kept: Arc<RefreshedFile>, running: Weak<S>) {
         } else {
             let of_server = server.upstreams();
             let find = move || upstreams::servers(&via, &of_server);
-            // The list of servers may be on a disk that hangs. Fails only if the runtime ends.
+            // The file with the list of servers may be on a disk that hangs. The task fails only if
+            // the runtime ends.
             tokio::task::spawn_blocking(find).await.unwrap_or_default()
         };
         if !questions.is_empty() {

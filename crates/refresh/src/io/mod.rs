@@ -4,9 +4,10 @@
 //! Corefile, environment -> plan -> RefreshedFile, one for each file -> driver: servers -> lookups -> tables -> file
 //! hosts file -> a table looks -> RefreshedFile::read -> the text that is served
 //! ```
-//! It knows its server as a trait, [`Server`]: the tables that serve a text, and the upstreams.
+//! The server is a trait, [`Server`]: the tables that serve a text, and the upstreams.
 //!
-//! No query waits for it: new addresses become a table that is swapped in whole, as after a change of the file.
+//! No query waits for a refresh: new addresses become a new table, which replaces the old one as a
+//! whole.
 
 mod driver;
 mod environment;
@@ -71,7 +72,7 @@ struct State {
     names: NameStore,
     plan: RefreshPlan,
     driver: Option<AbortHandle>,
-    /// The servers of the last round.
+    /// The DNS servers queried in the last round.
     servers: Vec<std::net::SocketAddr>,
     last: Option<LastRound>,
     /// The number of rounds after which all, some or none of the names had a good answer.
@@ -139,7 +140,7 @@ impl RefreshedFiles {
         }
     }
 
-    /// Refreshes the names of `plans` from now on, and no others.
+    /// Refreshes the names of `plans` from now on, and stops refreshing all others.
     pub fn apply<S: Server>(&self, plans: &[RefreshPlan], running: &Arc<S>) {
         let now = clock::now();
         self.prepare(plans, running.environment(), now);
