@@ -207,8 +207,8 @@ impl Rules {
         Ok(self.contents()?.replaced(FAILOVER))
     }
 
-    /// Returns the links whose clients do not fail over, from the existing table, which any process
-    /// may have created.
+    /// Returns the links of clients that do not fail over, from the existing table, which any
+    /// process may have created.
     ///
     /// # Errors
     /// If the kernel does not return it.

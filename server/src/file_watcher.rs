@@ -32,7 +32,7 @@ pub(crate) fn spawn(running: &Arc<ServerState>, handle: &Handle) -> io::Result<(
 }
 
 fn watch(running: &Weak<ServerState>, addresses_changed: &AtomicBool) {
-    // The configuration whose upstreams were last checked for loops.
+    // The configuration of the last check of upstreams for loops.
     let mut judged = Weak::new();
     while let Some(running) = running.upgrade() {
         let now = clock::now();

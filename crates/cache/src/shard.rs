@@ -190,8 +190,8 @@ impl Shard {
         SweepResult { looked_at, freed, done }
     }
 
-    /// Exports those of `count` entries from slot `from` on whose visited bit is `used`. Returns
-    /// the next slot, if there are more.
+    /// Exports the entries in `count` slots, beginning with slot `from`, with a visited bit equal
+    /// to `used`. Returns the next slot, if there are more.
     pub(crate) fn copy(
         &self,
         from: usize,

@@ -1,8 +1,8 @@
 //! A bounded resource that many clients share: a dynamic-threshold quota for each client. Any
 //! thread may acquire and release; no lock, no I/O.
 //!
-//! The rule is that of network switches whose ports share one buffer memory (Choudhury and Hahne,
-//! "Dynamic queue length thresholds for shared-memory packet switches", 1998): a client acquires
+//! The rule is that of network switches with ports that share one buffer memory (Choudhury and
+//! Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998): a client acquires
 //! one more unit only while it holds fewer than `SHARE` times the number of free units. Any number
 //! of greedy clients leaves some units free, so a new client need not wait and no unit has to be
 //! revoked. As more clients arrive, fewer units are free, and a client that holds many acquires no

@@ -57,6 +57,7 @@ pub struct KnownName {
     pub(crate) asked: Option<Instant>,
     /// Whether any server ever answered a query for the name.
     pub(crate) heard: bool,
+    /// Number of consecutive rounds without any reply.
     pub(crate) silences: u32,
 }
 

@@ -115,9 +115,9 @@ impl Responder {
     }
 
     /// Returns the distinct name servers, sorted: the services with this server as an endpoint,
-    /// otherwise this server itself. Any user who may write services and slices can add this
-    /// server's address; if more names exist than fit a message, some are returned. `of_address`
-    /// returns the services with an address.
+    /// otherwise this server itself. Any user with permission to write services and slices can add
+    /// this server's address; if more names exist than fit a message, some are returned.
+    /// `of_address` returns the services with an address.
     pub(super) fn servers(
         &self,
         of_address: impl Fn(IpAddr) -> Vec<Arc<Service>>,

@@ -271,8 +271,8 @@ fn on_runtime<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> io::Result<T> {
     })
 }
 
-/// Returns the listeners (flag 0x10000) in /proc/net/unix whose name, the last column after an `@`,
-/// has our prefix.
+/// Returns the listeners (flag 0x10000) in /proc/net/unix with our prefix in their name, the last
+/// column after an `@`.
 fn parse(table: &str) -> Vec<RunningServer> {
     let running = |line: &str| {
         let words: Vec<_> = line.split_ascii_whitespace().collect();

@@ -7,8 +7,8 @@ use wire::Name;
 
 use crate::args::zones_or;
 
-/// Zones of a directive whose words contain the value of an environment variable, which may be a
-/// secret; each zone has its word as written in the Corefile.
+/// Zones of a directive with words that contain the value of an environment variable, which may be
+/// a secret; each zone has its word as written in the Corefile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HiddenZones(Vec<(Name, Arc<str>)>);
 

@@ -43,7 +43,7 @@ pub struct HostsTable {
     /// When the serving table was built, in nanoseconds since `made`.
     built_ns: AtomicU64,
     state: Mutex<State>,
-    /// The files with refreshed names, whose entries may be newer than those on disk.
+    /// The files with refreshed names; entries in memory may be newer than those on disk.
     kept: Arc<RefreshedFiles>,
 }
 

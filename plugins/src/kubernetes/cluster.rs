@@ -45,7 +45,7 @@ struct Shared {
 /// Events of each kind of object, and the causes that were logged.
 #[derive(Default)]
 struct Reports {
-    /// Kinds whose watch could not be connected: the error and its remedy.
+    /// Kinds without a connected watch: the error and its remedy.
     lost: BTreeMap<Kind, (String, &'static str)>,
     /// Logged causes by class of error; each is logged once until all kinds are watched again.
     causes: HashMap<(Discriminant<WatchError>, Option<Kind>), HashSet<String>>,

@@ -59,7 +59,7 @@ pub struct KubernetesSpec {
     pub passed_over: usize,
     /// Rate limit of API requests; default none.
     pub pace: RateLimit,
-    /// The node whose pods are watched; default all nodes.
+    /// The node of the pods that are watched; default all nodes.
     pub node: Option<Box<str>>,
     /// Whether `autopath` uses the search paths of pods.
     pub is_searched: bool,

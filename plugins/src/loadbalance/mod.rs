@@ -23,7 +23,7 @@ use weighted::{WeightFiles, Weights};
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LoadbalanceSpec {
     policy: Policy,
-    /// Networks whose addresses are put first, in this order.
+    /// Networks; addresses in them are put first, in this order.
     prefer: Vec<IpNet>,
 }
 
