@@ -126,6 +126,7 @@ fn address_lost_between_processes() {
         let corefile = corefile(2, &upstream).replace("bind 127.0.0.1", "bind 169.254.10.10");
         let mut server = Server::start_with(&corefile, manager.options());
         let left: Vec<_> = names(2).iter().map(|name| name.replace("127.0.0.1", "169.254.10.10")).collect();
+        manager.wait_for("READY=1", 1, PATIENCE);
         manager.wait_for_stored(&left, PATIENCE);
         server.signal("KILL");
         server.wait(PATIENCE);
