@@ -1,5 +1,5 @@
-//! Files that AKS's script writes for other programs: the served Corefile, the addresses it
-//! forwards to as metrics, and the name servers of the node's network.
+//! Writes the files that AKS's script provides for other programs: the served Corefile, its
+//! `forward` addresses as metrics, and the name servers of the node's network.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -10,11 +10,10 @@ use node::{AddressText, Diagnosis, ListText, WIRE_SERVER};
 
 use crate::upstream_discovery::KEPT;
 
-/// Reads the current Corefile: its text, and the parsed form. May block on a disk.
+/// Function that returns the text and the parsed form of the current Corefile. May block on a disk.
 pub(crate) type ReadCorefile = dyn Fn() -> Option<(String, Corefile)> + Send + Sync;
 
-/// Writes the files that have an existing directory, each atomically; returns the errors, with
-/// remedies.
+/// Writes each file atomically if its directory exists; returns the errors, with remedies.
 pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<Diagnosis> {
     let mut failed = Vec::new();
     let mut put = |path: &str, text: &str| {
@@ -40,8 +39,8 @@ pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<Diagno
     failed
 }
 
-/// The Corefile's text with the name servers in place of 168.63.129.16 in `forward` directives;
-/// imported files are not changed.
+/// Returns the Corefile's text with the name servers in place of 168.63.129.16 in `forward`
+/// directives; imported files are not changed.
 fn updated(text: &str, corefile: &Corefile, upstreams: &[SocketAddr]) -> String {
     let mut lines: Vec<String> = text.split('\n').map(str::to_owned).collect();
     if upstreams.is_empty() {
@@ -64,7 +63,8 @@ fn updated(text: &str, corefile: &Corefile, upstreams: &[SocketAddr]) -> String 
     lines.join("\n")
 }
 
-/// The port of a word that stands for the name servers.
+/// Returns the port of a word that names 168.63.129.16, `Some(None)` without a port; `None` for all
+/// other words.
 fn port_of(word: &Word) -> Option<Option<u16>> {
     if word.text.parse() == Ok(WIRE_SERVER) {
         return Some(None);
@@ -94,8 +94,8 @@ fn forwards(corefile: &Corefile) -> impl Iterator<Item = &Directive> {
     corefile.blocks.iter().flat_map(|block| &block.directives).filter(|one| one.name.text == "forward")
 }
 
-/// The metrics of AKS's exporter: the IPv4 addresses that each block of the node's and of the
-/// cluster's address forwards `.` to.
+/// Returns metrics of AKS's exporter: the IPv4 addresses to which each server block forwards `.`,
+/// for the blocks that listen on 169.254.10.10 and on 169.254.10.11.
 fn forward_ips(corefile: &Corefile, upstreams: &[SocketAddr]) -> String {
     let mut text = String::new();
     for (kind, name, listener) in
@@ -143,7 +143,7 @@ fn rows<'c>(corefile: &'c Corefile, listener: IpAddr, upstreams: &[SocketAddr]) 
 
 /// Directory of AKS's script, where other programs look for the files.
 const DIRECTORY: &str = "/opt/azure/containers/localdns";
-/// The node's address and the cluster's.
+/// AKS's listen addresses: the first for the node's network (VnetDNS), the second for kube-dns.
 const PRODUCTION: [IpAddr; 2] = [
     IpAddr::V4(std::net::Ipv4Addr::new(169, 254, 10, 10)),
     IpAddr::V4(std::net::Ipv4Addr::new(169, 254, 10, 11)),

@@ -1,8 +1,7 @@
-//! `node annotate`: sets AKS's annotation on this node, whether critical names are answered from a
-//! hosts file, as AKS's script does.
+//! `node annotate`: sets AKS's annotation on this node if a hosts file answers critical names, and
+//! removes it otherwise, as AKS's script does.
 //!
-//! A separate command that runs once: the server neither waits for the cluster's API nor depends on
-//! it.
+//! A separate command that runs once, so that the server does not depend on the cluster's API.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,8 +17,7 @@ pub struct Annotation {
     pub kubeconfig: PathBuf,
     /// `-node`; default: the host's name in lower case, as kubelet uses it.
     pub node: Option<String>,
-    /// `-wait`: how long to retry. At boot neither the server nor kubelet's credentials may exist
-    /// yet.
+    /// `-wait`: how long to retry. At boot, the server and kubelet's credentials may not exist yet.
     pub wait: Duration,
 }
 
@@ -27,7 +25,7 @@ impl Annotation {
     /// kubelet's kubeconfig.
     pub const KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
 
-    /// Sets the annotation, and returns a line about it.
+    /// Sets or removes the annotation, and returns a line that reports the result.
     ///
     /// # Errors
     /// The error of the last try.
@@ -57,7 +55,7 @@ impl Annotation {
     }
 }
 
-/// The number of hosts entries that the node's server serves.
+/// Returns the number of hosts entries that the node's server serves.
 fn hosts_entries() -> Result<u64, String> {
     let servers = peers::all().reports;
     match servers.iter().find(|status| status.is_ok()).or_else(|| servers.first()) {
@@ -73,7 +71,7 @@ fn name_of_the_machine() -> String {
     rustix::system::uname().nodename().to_string_lossy().to_lowercase()
 }
 
-/// The annotation of AKS's script.
+/// The name of the annotation that AKS's script sets.
 const HOSTS_PLUGIN: &str = "kubernetes.azure.com/localdns-hosts-plugin";
 const ENABLED: &str = "enabled";
 const AGAIN: Duration = Duration::from_secs(3);

@@ -1,13 +1,14 @@
-//! The DNS servers from DHCP of links with our drop-in: its `UseDNS=false` keeps them out of the
-//! host's resolv.conf, but networkd's leases still have them.
+//! Reads the DNS servers of DHCP leases on links with our networkd drop-in. The drop-in's
+//! `UseDNS=false` keeps these servers out of the host's resolv.conf, but not out of networkd's
+//! lease files.
 
 use std::path::Path;
 
 use crate::host_resolver;
 use crate::networkd::{NETWORKD_STATE, text_of, value};
 
-/// These servers, separated by spaces, as in the leases: in the links' order, unfiltered. Empty
-/// without our drop-in.
+/// Returns the DNS servers of the leases on links with our drop-in, separated by spaces,
+/// unfiltered, in the order of link indexes. Empty if no link has our drop-in.
 pub(crate) fn dhcp_servers() -> String {
     servers_of(Path::new(NETWORKD_STATE), &host_resolver::turned_networks())
 }
@@ -35,7 +36,7 @@ fn servers_of(state: &Path, networks: &[String]) -> String {
     servers.collect::<Vec<_>>().join(" ")
 }
 
-/// A list of servers has fewer entries.
+/// Maximum number of links for which leases are read.
 const MOST_LINKS: usize = 64;
 
 #[cfg(test)]
@@ -44,7 +45,7 @@ mod tests {
 
     use super::*;
 
-    /// In the links' order.
+    /// The result is in the order of link indexes.
     #[test]
     fn only_leases_with_our_drop_in() {
         let state = tempfile::tempdir().expect("a directory");

@@ -9,15 +9,15 @@ use wire::{Class, Flags, Name, RType};
 
 use crate::self_probe::{self, DNS_PORT};
 
-/// The addresses at which a server answers. If a localdns claims an address, it is probed by its
-/// own probe name, which it answers without an upstream; then any server is queried for the root's
-/// name servers, as by `dig . NS @ADDRESS`, and any reply counts. Must not run on tokio's threads.
+/// Returns the addresses at which a DNS server answers. Each address is queried for the probe names
+/// of the localdns servers that claim it, which need no upstream, and then for the root's name
+/// servers, as by `dig . NS @ADDRESS`; any reply counts. Must not run on tokio's threads.
 pub(super) fn answering(addresses: &[(IpAddr, Vec<Name>)]) -> Vec<IpAddr> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Vec::new();
     };
     runtime.block_on(async {
-        // Concurrently: a kubelet's probe waits a few seconds, which must cover all addresses.
+        // Concurrently: all addresses must be queried within the few seconds of a kubelet's probe.
         let mut asked = JoinSet::new();
         for (ip, probes) in addresses.iter().cloned() {
             asked.spawn(async move { answers(ip, &probes).await.then_some(ip) });
@@ -42,6 +42,6 @@ async fn answers(ip: IpAddr, probes: &[Name]) -> bool {
     false
 }
 
-/// Time limit of a localdns for its own probe, which needs no lookup.
+/// Time limit of a query for a localdns's probe name, which needs no lookup.
 const OWN: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,5 +1,5 @@
-//! `localdns node down`: removes what `up`, `run` or AKS's script added, whether or not they still
-//! run.
+//! `localdns node down`: removes what `node up`, `node run` or AKS's script added, even while a
+//! server runs.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -9,24 +9,24 @@ use super::peers::{HANDS_OVER_KEY, ask, in_words, notes};
 use crate::host_resolver::HostResolver;
 use node::{Doubt, Job, NetAdminProof, NftError, Peers, Rules, RunningServer, Unproven, escaped};
 
-/// Removed and remaining things.
+/// What `node down` removed, and what it could not remove.
 #[derive(Debug, Default)]
 pub struct DownReport {
     gone: Vec<String>,
     left: Vec<String>,
 }
 
-/// Removes everything; errors are reported, and do not stop the rest.
+/// Removes everything; an error is reported, and does not prevent the other removals.
 pub fn down() -> DownReport {
     let mut down = DownReport::default();
-    // Proves to servers that this command may change rules; held until all have received it.
-    // Without nftables they accept root.
+    // Proves to servers that this command may change rules; held until all servers have received
+    // `down`. Without nftables, servers accept root without proof.
     let warrant = NetAdminProof::show();
-    // Without permission to change rules, proofs of servers cannot be read either: their replies
-    // then do not end the command.
+    // Without permission to change rules, this command cannot check the servers' proofs either, so
+    // a server's reply that it is handing over does not end the command.
     let believes = !matches!(warrant, Err(NftError::NotPermitted { .. }));
     let Peers { servers, unproven, unasked } = Peers::find();
-    // All are queried before one of them receives `down`.
+    // All servers are queried for a handover before any of them receives `down`.
     if believes && ask(&servers).iter().flatten().any(|status| status[HANDS_OVER_KEY] == true) {
         down.left
             .push(format!("{HANDS_OVER}, which would restore everything: run `localdns node down` again"));
@@ -87,8 +87,8 @@ pub fn down() -> DownReport {
     down
 }
 
-/// For ExecStopPost: restores the host's resolver when the unit stops and the server, killed, did
-/// not. Before a start, automatic restarts included, it stays.
+/// For systemd's ExecStopPost: restores the host's resolver when the unit stops, in case the server
+/// was killed. Changes nothing if a start follows, as in an automatic restart.
 pub fn stopped() -> String {
     if Job::now() != Job::Stop {
         return match Path::new(BOOTED).is_dir() {
@@ -112,28 +112,28 @@ pub fn stopped() -> String {
 fn rules() -> Result<(bool, Vec<u32>), NftError> {
     let mut rules = Rules::open()?;
     let there = rules.are_there()?;
-    // Leases may remain without rules.
+    // Lease tables may remain although there are no rules.
     rules.remove()?;
     node::remove_left_proofs()?;
     Ok((there, rules.holders()?))
 }
 
-/// Exists if systemd is the init system, as for `sd_booted`.
+/// This directory exists if systemd is the init system; `sd_booted` tests the same.
 const BOOTED: &str = "/run/systemd/system";
-/// Prefix of the answer of a server that refuses.
+/// Prefix of the answer of a server that refuses `down`.
 pub(super) const REFUSED: &str = "the server refuses";
 /// Prefix of the answer of a server that is handing over.
 pub(super) const HANDS_OVER: &str = "the server is handing over to another process";
-/// Time limit of a server, which waits for networkd meanwhile.
+/// Time limit of a server's answer to `down`, for which the server waits for networkd.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Time limit of all unproven processes together.
+/// Time limit of the answers of all unproven processes together.
 const OF_UNPROVEN: Duration = Duration::from_secs(1);
-/// Maximum of their answers that are shown.
+/// Maximum of shown answers of unproven processes.
 const ANSWERS: usize = 8;
 
 impl DownReport {
-    /// Sends `down` to unproven processes, too: one may be a server without CAP_NET_ADMIN. Their
-    /// answers are shown, and have no effect.
+    /// Sends `down` to unproven processes, too: one may be a server without CAP_NET_ADMIN. The
+    /// answers are only shown.
     fn send_to_unproven(&mut self, unproven: Vec<Unproven>, unasked: usize) {
         let (hang, others): (Vec<_>, Vec<_>) = unproven.into_iter().partition(Unproven::may_hang);
         for one in hang {
@@ -164,12 +164,12 @@ impl DownReport {
         self.left.push(format!("{what}: {why}"));
     }
 
-    /// Removed things, one a line.
+    /// Returns the removed things, one per line.
     pub fn text(&self) -> String {
         self.gone.iter().map(|line| format!("{}\n", escaped(line))).collect()
     }
 
-    /// Remaining things with reasons; `None` if there are none.
+    /// Returns the things that could not be removed, with reasons; `None` if there are none.
     pub fn left(&self) -> Option<String> {
         (!self.left.is_empty()).then(|| escaped(&format!("left: {}", self.left.join("; left: "))))
     }

@@ -1,4 +1,4 @@
-//! The metrics of AKS's exporter, with its names and help texts.
+//! Computes the metrics of AKS's exporter, with the exporter's names and help texts.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -9,14 +9,14 @@ use wire::Name;
 
 use configuration::Configuration;
 
-/// The page of these metrics.
+/// Returns the metrics in Prometheus's text format.
 pub fn page(configuration: &Configuration) -> Vec<u8> {
     let mut families = Families::default();
     collect(configuration, &mut families);
     families.encode(Form::Text)
 }
 
-/// The six metric families.
+/// Adds the six metric families.
 pub fn collect(configuration: &Configuration, into: &mut Families) {
     into.gauge(names::SERVICE_STATUS, &[("status", "active")], 1.0);
     let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -39,7 +39,8 @@ pub fn collect(configuration: &Configuration, into: &mut Families) {
     }
 }
 
-/// Memory and CPU time of the service's control group, if systemd created one.
+/// Returns the memory in bytes and the CPU time in seconds of the service's control group, if
+/// systemd created one.
 fn of_group(group: &str, root: &Path) -> Option<[Option<f64>; 2]> {
     let path = group.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let (before, _) = path.split_once(".service")?;
@@ -51,8 +52,8 @@ fn of_group(group: &str, root: &Path) -> Option<[Option<f64>; 2]> {
     Some([Some(memory), Some(micros / 1e6)])
 }
 
-/// The IPv4 addresses that the zones of a listen address forward all names to, each with its zone
-/// and port.
+/// Returns the IPv4 addresses to which the zones of a listen address forward all names, each with
+/// the zone and port.
 fn forwards(configuration: &Configuration, listener: IpAddr) -> Vec<(String, String)> {
     let mut rows = Vec::new();
     for endpoint in configuration.endpoints.keys().filter(|at| at.address.ip() == listener) {

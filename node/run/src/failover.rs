@@ -1,4 +1,5 @@
-//! The clients that fail over while no server runs, by `-failover-clients` and the host's links.
+//! Determines which clients fail over while no server runs, from `-failover-clients` and the host's
+//! links.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use tokio::time::Instant;
 
 use super::NodeSettings;
 
-/// `-failover-clients`.
+/// The value of `-failover-clients`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FailoverClients {
-    /// Clients on links without outside hosts.
+    /// Clients on all links but uplinks, over which hosts outside the node arrive.
     Local,
     /// Clients in these networks.
     In(Vec<IpNet>),
@@ -36,26 +37,27 @@ impl FailoverClients {
     }
 }
 
-/// The resolved set of clients.
+/// The set of clients that fail over, resolved from [`FailoverClients`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FailoverScope {
     pub(super) clients: Clients,
-    /// Uplinks with included clients, since pods may be on them.
+    /// Uplinks that are bridges. Their clients fail over, since pods may be on a bridge.
     shared: Vec<String>,
-    /// Why the uplinks are not known.
+    /// The error if the uplinks could not be read.
     unknown: Option<String>,
 }
 
 impl FailoverScope {
-    /// Reads the host's links if the set depends on them. Uplinks in the existing rules stay uplinks.
-    /// Blocks.
+    /// Determines the set, from the host's links if it depends on them. Uplinks in the existing
+    /// rules stay uplinks. Blocks.
     pub(super) fn now(asked: &FailoverClients) -> Self {
         let refused = || Rules::open().and_then(|mut rules| rules.refused_links()).unwrap_or_default();
         let kept = if *asked == FailoverClients::Local { refused() } else { Vec::new() };
         Self::of(asked, &kept)
     }
 
-    /// As [`Self::now`]; links of these names are uplinks for as long as they exist.
+    /// Determines the set as [`Self::now`] does; a link that `kept` names is an uplink as long as
+    /// it exists.
     fn of(asked: &FailoverClients, kept: &[String]) -> Self {
         let known = |clients| Self { clients, shared: Vec::new(), unknown: None };
         match asked {
@@ -70,7 +72,7 @@ impl FailoverScope {
         }
     }
 
-    /// The uplinks.
+    /// Returns the names of all uplinks.
     fn uplinks(&self) -> Vec<String> {
         match &self.clients {
             Clients::NotFrom(alone) => alone.iter().chain(&self.shared).cloned().collect(),
@@ -78,7 +80,7 @@ impl FailoverScope {
         }
     }
 
-    /// Notes for operators.
+    /// Returns notes for the operator.
     pub(super) fn notes(&self) -> Vec<Diagnosis> {
         let shared = self.shared.iter().map(|link| {
             Diagnosis::new(
@@ -96,7 +98,7 @@ impl FailoverScope {
         shared.chain(unknown).collect()
     }
 
-    /// For `node status`, which reads it with [`of_json`](Self::of_json).
+    /// Returns the set as JSON for `node status`, which reads it with [`of_json`](Self::of_json).
     pub(super) fn json(&self) -> Value {
         let (kind, networks, refused) = match &self.clients {
             Clients::All => ("all", &[][..], &[][..]),
@@ -111,7 +113,7 @@ impl FailoverScope {
         })
     }
 
-    /// Parses a server's status.
+    /// Reads the set from a server's status.
     pub(super) fn of_json(status: &Value) -> Option<Self> {
         let texts = |name: &str| -> Vec<String> {
             let texts = status[name].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -125,7 +127,7 @@ impl FailoverScope {
         Some(Self { clients, shared: texts("shared_links"), unknown: None })
     }
 
-    /// The set as text.
+    /// Returns the set as text.
     pub(super) fn text(&self) -> String {
         const BACK: &str = "if their source address is routed back over the same link";
         match &self.clients {
@@ -154,7 +156,7 @@ pub(super) struct ScopeWatcher {
 
 impl ScopeWatcher {
     pub(super) fn new(settings: &NodeSettings) -> Self {
-        // Without leases there is no failover, so nothing to read.
+        // Without leases there is no failover, so the links need not be read.
         let asked = match settings.rules.has_leases() {
             true => settings.failover_clients.clone(),
             false => FailoverClients::All,
@@ -162,7 +164,8 @@ impl ScopeWatcher {
         Self { asked, last: None, looking: None, again: Instant::now() }
     }
 
-    /// The set, a few seconds old at most; waits only for the first read.
+    /// Returns the last set that was read, and starts a read in the background if one is due. Waits
+    /// only for the first read.
     pub(super) async fn now(&mut self) -> FailoverScope {
         if self.looking.is_none() && (self.last.is_none() || self.again <= Instant::now()) {
             let asked = self.asked.clone();
@@ -179,7 +182,7 @@ impl ScopeWatcher {
         if let Some(looking) = self.looking.take_if(|looking| self.last.is_none() || looking.is_finished())
             && let Ok((found, took)) = looking.await
         {
-            // A router's table may have a million routes.
+            // A read may take long: a router's table may have a million routes.
             self.again = Instant::now() + LOOK_EVERY.max(took * IDLE);
             // The last known set stays if the kernel returns an error.
             match &mut self.last {
@@ -194,13 +197,13 @@ impl ScopeWatcher {
         })
     }
 
-    /// The last set.
+    /// Returns the last set that was read; `None` before the first read.
     pub(super) fn last(&self) -> Option<&FailoverScope> {
         self.last.as_ref()
     }
 }
 
-/// Interval of reads of links and routes.
+/// Minimum interval of reads of links and routes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Minimum ratio of the pause after a read to its duration.
 const IDLE: u32 = 100;

@@ -1,15 +1,15 @@
-//! One line of `node status`: text and, for a problem, JSON with the remedy. Its parts are escaped,
-//! since they may be another program's text.
+//! One line of `node status`: text and, for a problem, JSON with the remedy. Text is escaped, since
+//! it may contain another program's text.
 
 use std::fmt::{self, Display, Formatter};
 
 use node::{Diagnosis, escaped};
 use serde_json::{Value, json};
 
-/// One line.
+/// One line of `node status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// The label at its start.
+    /// The label at the start of the line.
     subject: &'static str,
     /// The fact or the problem.
     text: String,
@@ -18,33 +18,33 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// A fact that is no problem.
+    /// Returns a line that states a fact, not a problem.
     pub(super) fn fact(subject: &'static str, text: impl Into<String>) -> Self {
         Self { subject, text: escaped(&text.into()), remedy: None, is_problem: false }
     }
 
-    /// A problem and its remedy.
+    /// Returns a line that states a problem and its remedy.
     pub(super) fn problem(subject: &'static str, problem: impl Into<String>, remedy: &str) -> Self {
         Self::diagnosis(subject, &Diagnosis::new(problem, remedy))
     }
 
-    /// A problem; without a remedy of its own if another line has it.
+    /// Returns a line that states a problem, without a remedy if another line has the remedy.
     pub(super) fn diagnosis(subject: &'static str, Diagnosis { problem, remedy }: &Diagnosis) -> Self {
         let remedy = remedy.as_deref().map(escaped);
         Self { subject, text: escaped(problem), remedy, is_problem: true }
     }
 
-    /// A note: a problem if it has a remedy.
+    /// Returns a line that states a note, which counts as a problem if it has a remedy.
     pub(super) fn note(note: &Diagnosis) -> Self {
         Self { is_problem: note.remedy.is_some(), ..Self::diagnosis(NOTE, note) }
     }
 
-    /// Whether it is a note.
+    /// Whether the line is a note.
     pub(super) fn is_note(&self) -> bool {
         self.subject == NOTE
     }
 
-    /// The problem as JSON.
+    /// Returns the problem as JSON; `None` for a fact.
     pub(super) fn json(&self) -> Option<Value> {
         // Double spaces are for the text form only.
         let problem = self.text.replace("  ", " ");
@@ -63,12 +63,12 @@ impl Display for Finding {
     }
 }
 
-/// A diagnosis as JSON, which [`from_json`] reads.
+/// Returns a diagnosis as JSON, which [`from_json`] reads.
 pub(super) fn to_json(Diagnosis { problem, remedy }: &Diagnosis) -> Value {
     json!({ "problem": problem, "remedy": remedy })
 }
 
-/// The diagnosis in a server's report; `None` if there is none.
+/// Reads the diagnosis in a server's report; `None` if there is none.
 pub(super) fn from_json(value: &Value) -> Option<Diagnosis> {
     let text = |key: &str| value[key].as_str().map(str::to_owned);
     Some(Diagnosis { problem: text("problem")?, remedy: text("remedy") })

@@ -1,5 +1,5 @@
-//! Listen addresses that other programs manage, and addresses of localdns that no listener has any
-//! more: reported, and not changed.
+//! Reports listen addresses that other programs manage, and addresses that localdns added and no
+//! listener uses any more; changes neither.
 
 use std::net::IpAddr;
 
@@ -8,8 +8,8 @@ use node::{Diagnosis, Listener};
 
 use super::NodeSettings;
 
-/// Notes about listen addresses on other programs' links; none about an address with a network's
-/// prefix, as of an interface.
+/// Returns notes about listen addresses on other programs' links; none about an address with a
+/// network's prefix (shorter than /32 or /128), which is an interface's own address.
 pub(super) fn diagnoses(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAddr, Diagnosis)> {
     let interfaces = node::interfaces().unwrap_or_default();
     let is_ours = |link: &node::Interface| link.loopback || link.name == settings.link.as_str();
@@ -19,8 +19,8 @@ pub(super) fn diagnoses(listeners: &[Listener], settings: &NodeSettings) -> Vec<
         };
         let mut links = interfaces.iter().filter(|link| link.addresses.iter().any(has));
         let first = links.next()?;
-        // An address on our link, too, is maintained there; but IPVS takes its queries wherever it
-        // is.
+        // An address that is also on our link is maintained there. But if it is on kube-ipvs0, IPVS
+        // takes its queries.
         let link =
             [first].into_iter().chain(links).find(|link| link.name == IPVS || is_ours(link)).unwrap_or(first);
         let ip = listener.address;
@@ -44,8 +44,8 @@ pub(super) fn diagnoses(listeners: &[Listener], settings: &NodeSettings) -> Vec<
     listeners.iter().filter_map(owner).collect()
 }
 
-/// Notes about addresses that localdns added and no block binds any more: one that `bind` named
-/// before is in the resolv.conf of pods that started then.
+/// Returns notes about addresses that localdns added and no block binds any more. Pods that started
+/// while `bind` named such an address have it in their resolv.conf.
 pub(super) async fn left(configuration: &Configuration) -> Vec<(IpAddr, Diagnosis)> {
     let is_bound = |ip: IpAddr| {
         let mut own = configuration.endpoints.keys().map(|endpoint| endpoint.address.ip());

@@ -1,4 +1,4 @@
-//! Sends the host's own lookups to the server, and restores the host's resolver: by a drop-in for
+//! Configures the host's resolver to send lookups to the server, and restores it: by a drop-in for
 //! systemd-networkd, like AKS's, or systemd-resolved, or by /etc/resolv.conf. Runs programs, and
 //! blocks.
 
@@ -28,7 +28,7 @@ pub enum HostResolver {
     Resolved,
     /// /etc/resolv.conf, if it is a regular file.
     ResolvConf,
-    /// None.
+    /// No mechanism: the host's resolver is not changed.
     None,
 }
 
@@ -48,14 +48,14 @@ pub enum HostResolverError {
     ForeignLink(PathBuf),
     /// /etc/resolv.conf names only this server, and its original text is unknown.
     Unkept {
-        /// The server that it names.
+        /// The server that the file names.
         server: IpAddr,
     },
     /// /etc/resolv.conf names only this server, and another program has changed our text.
     Changed {
-        /// The server that it names.
+        /// The server that the file names.
         server: IpAddr,
-        /// The copy of its original text.
+        /// The copy of the file's original text.
         kept: PathBuf,
     },
     /// A file error.
@@ -130,14 +130,14 @@ impl From<&HostResolverError> for Diagnosis {
     }
 }
 
-/// Reads the resolv.conf with the network's name servers, within a file's time limit.
+/// Function that reads the resolv.conf with the network's name servers; a read has a time limit.
 pub(crate) type ReadServers<'r> = &'r dyn Fn() -> io::Result<String>;
 
 type Result<T> = std::result::Result<T, HostResolverError>;
 
 impl HostResolver {
-    /// Sends the host's lookups to `server` (the network's name servers are `upstreams`), and waits
-    /// until this takes effect; clearing `go_on` ends the wait, or prevents its start. Idempotent.
+    /// Makes the host's resolver send lookups to `server`, and waits until this takes effect.
+    /// Clearing `go_on` ends the wait, or prevents a change of networkd. Idempotent.
     ///
     /// # Errors
     /// `HostResolverError`; nothing is changed then, except for `HostResolverError::Unsettled`.
@@ -160,7 +160,7 @@ impl HostResolver {
         Self::None.restore_others()
     }
 
-    /// As [`take_back`](Self::take_back), for all other mechanisms.
+    /// Restores all mechanisms but this one, as [`take_back`](Self::take_back) does.
     pub fn restore_others(self) -> (Vec<PathBuf>, Vec<HostResolverError>) {
         let (mut gone, mut failed) = (Vec::new(), Vec::new());
         let owners = [
@@ -168,7 +168,7 @@ impl HostResolver {
             (Self::Resolved, resolved_drop_ins(), RESOLVED),
         ];
         for (_, files, owner) in owners.into_iter().filter(|(kind, ..)| *kind != self) {
-            // The mark lets the next process reload the owner, if this one ends before.
+            // The mark lets a later process reload the owner if this one ends before it has.
             let before = owner.not_reloaded();
             owner.note_not_reloaded(&files);
             let mut removed = !before.is_empty();
@@ -203,7 +203,7 @@ impl HostResolver {
         (gone, failed)
     }
 
-    /// The files that currently send the host's lookups to localdns.
+    /// Returns the files that currently send the host's lookups to localdns.
     pub fn stands() -> Vec<PathBuf> {
         let own = OwnFile::of_machine().stands().then(|| RESOLV_CONF.into());
         networkd_drop_ins().into_iter().chain(resolved_drop_ins()).chain(own).collect()
@@ -218,12 +218,12 @@ impl HostResolver {
         }
     }
 
-    /// Why the host would have no name server after a restore.
+    /// Returns why a restore would leave the host without a name server; `None` if it would not.
     pub fn lost_original() -> Option<HostResolverError> {
         OwnFile::of_machine().lost_original()
     }
 
-    /// Removed files that their owner may not have reloaded.
+    /// Returns removed drop-ins after which the owner may not have been reloaded.
     pub fn not_reloaded() -> Vec<PathBuf> {
         let gone = |path: &PathBuf| !path.exists();
         [NETWORKD, RESOLVED].iter().flat_map(Owner::not_reloaded).filter(gone).collect()
@@ -232,14 +232,14 @@ impl HostResolver {
 
 /// A daemon that reads drop-ins when it is reloaded.
 struct Owner {
-    /// Its reload command.
+    /// The daemon's reload command.
     command: &'static [&'static str],
-    /// File with the removed files that it has not been reloaded for.
+    /// The file that lists removed drop-ins after which the daemon has not been reloaded.
     mark: &'static str,
 }
 
 impl Owner {
-    /// Reloads it.
+    /// Reloads the daemon, and removes the mark.
     fn reload(&self) -> Result<()> {
         run(self.command[0], &self.command[1..], "").map_err(HostResolverError::Program)?;
         let _ = fs::remove_file(self.mark);
@@ -256,12 +256,12 @@ impl Owner {
         all.dedup();
         let lines: String = all.iter().map(|path| format!("{}\n", path.display())).collect();
         if !lines.is_empty() {
-            // Without the mark it is still reloaded once by the process that removes the files.
+            // Without the mark, only the process that removes the files reloads the daemon.
             let _ = write(Path::new(self.mark), &lines);
         }
     }
 
-    /// Removes a drop-in after a failed reload, which may have succeeded if it only timed out.
+    /// Removes a drop-in after a failed reload; marks it if the reload may still succeed.
     fn take_away(&self, path: &Path, error: HostResolverError) -> HostResolverError {
         if matches!(&error, HostResolverError::Program(source) if source.kind() == io::ErrorKind::TimedOut) {
             self.note_not_reloaded(&[path.to_owned()]);
@@ -281,7 +281,7 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
     );
     let is_there = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|there| there == text);
     let Some(link) = uplink(upstreams, server) else {
-        // With a predecessor's drop-in the list may name only this server.
+        // With a predecessor's drop-in, the resolv.conf may name only this server.
         let is_turned = upstreams().is_ok_and(|text| names(&text, server));
         let left = networkd_drop_ins().into_iter().find(|path| is_turned && is_there(path));
         return left.ok_or(HostResolverError::NoUplink);
@@ -300,7 +300,7 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
     settle(&path, &link, server, upstreams, go_on)
 }
 
-/// The name of an existing .network file, without path separators, for the drop-in's path.
+/// Returns the name of an existing .network file, without path separators, for the drop-in's path.
 fn network_name(file: &str) -> Option<&str> {
     let path = Path::new(file);
     let is_one = path.is_file() && path.extension().is_some_and(|end| end == "network");
@@ -338,11 +338,11 @@ fn names(resolv_conf: &str, server: IpAddr) -> bool {
     Usable::of_resolv_conf(resolv_conf, &is_ours).left_out.contains(&server)
 }
 
-/// The link to the network's name servers.
+/// Returns the link to the network's name servers.
 fn uplink(upstreams: ReadServers<'_>, ours: IpAddr) -> Option<String> {
     let text = upstreams().unwrap_or_default();
     let servers = Usable::of_resolv_conf(&text, &|ip| ip == ours).servers;
-    // Our own addresses are on no link of the network.
+    // A local address of lo or of our own link means that the server is one of our addresses.
     [SocketAddr::new(WIRE_SERVER, 53)].into_iter().chain(servers).find_map(|server| {
         // Connecting a datagram socket sends nothing, but looks up the route.
         let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
@@ -358,7 +358,7 @@ fn networkd_of(link: &str) -> Result<NetworkdLink> {
 
 fn put_resolved(server: IpAddr) -> Result<PathBuf> {
     let path = Path::new(RESOLVED_DIRECTORY).join(DROP_IN);
-    // The empty entry clears the list of resolved.conf, which would be queried first.
+    // The empty entry clears the servers of resolved.conf, which would be queried first.
     let text =
         format!("# Lookups of this host are sent to localdns.\n[Resolve]\nDNS=\nDNS={server}\nDomains=~.\n");
     if fs::read_to_string(&path).is_ok_and(|there| there == text) {
@@ -369,13 +369,13 @@ fn put_resolved(server: IpAddr) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes a drop-in and its directory, unless that has others.
+/// Removes a drop-in, and its directory if no other drop-in is in it.
 fn remove(path: &Path) {
     let _ = fs::remove_file(path);
     let _ = path.parent().map(fs::remove_dir);
 }
 
-/// The names of the .network files with our drop-in.
+/// Returns the names of the .network files with our drop-in.
 pub(crate) fn turned_networks() -> Vec<String> {
     let of = |drop_in: PathBuf| Some(drop_in.parent()?.file_stem()?.to_str()?.to_owned());
     networkd_drop_ins().into_iter().filter_map(of).collect()
@@ -423,13 +423,13 @@ fn create_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// As [`write()`], in an existing directory.
+/// Writes a file as [`write()`] does, in an existing directory.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let aside = path.with_extension("new");
     let written = || {
         let mut file = fs::File::create(&aside)?;
         file.write_all(text.as_bytes())?;
-        // It must not be empty after a power loss.
+        // The file must not be empty after a power loss.
         file.sync_all()?;
         fs::set_permissions(&aside, fs::Permissions::from_mode(0o644))?;
         fs::rename(&aside, path)
@@ -437,7 +437,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     written().inspect_err(|_| drop(fs::remove_file(&aside)))
 }
 
-/// Also the name that AKS's script uses.
+/// The name of our drop-ins; AKS's script uses the same name.
 const DROP_IN: &str = "70-localdns.conf";
 const NETWORKD_DIRECTORY: &str = "/run/systemd/network";
 const RESOLVED_DIRECTORY: &str = "/run/systemd/resolved.conf.d";
@@ -447,7 +447,7 @@ const RESOLVED: Owner = Owner {
     mark: "/run/localdns/resolved-pending",
 };
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// 10 s in total.
+/// Maximum of checks whether a change has taken effect: 10 s in total.
 const SETTLED_TRIES: u32 = 100;
 const SETTLED_AGAIN: Duration = Duration::from_millis(100);
 

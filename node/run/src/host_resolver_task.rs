@@ -1,4 +1,5 @@
-//! Sends the host's own lookups to the server once it answers, on a thread that may block.
+//! Makes the host's resolver send lookups to the server once the server answers, on a thread that
+//! may block.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,27 +14,27 @@ use crate::host_resolver::{HostResolver, HostResolverError};
 use crate::upstream_discovery;
 use node::{Diagnosis, Listener};
 
-/// The state of the host-resolver setting.
+/// Applies, checks and removes the host-resolver setting.
 #[derive(Debug)]
 pub(crate) struct HostResolverTask {
     resolver: HostResolver,
     /// The resolv.conf of the node's network.
     upstreams: PathBuf,
-    /// Whether lookups must be sent to the server; clearing it ends a pending wait.
+    /// Whether lookups must be sent to the server; clearing the flag ends a pending wait.
     wanted: Arc<AtomicBool>,
     putting: Option<JoinHandle<Put>>,
-    /// The server that lookups are, or are being, sent to.
+    /// The server address of the setting that is applied or being applied.
     server: Option<IpAddr>,
     state: HostResolverState,
-    /// When a failed try is repeated, or the setting is checked.
+    /// When a failed try is repeated, or the applied setting is checked next.
     again: Option<Instant>,
     /// Why a stop would leave the host without a name server.
     lost_original: Option<Diagnosis>,
-    /// Errors of removing settings of another `-host-resolver`; `None` before the first try.
+    /// Errors of removing settings of another `-host-resolver`; `None` until that was tried.
     left: Option<Vec<Diagnosis>>,
 }
 
-/// The result of a try, and errors of removing other settings.
+/// The result of a try, and the errors of removing other settings, if that was tried, too.
 type Put = (Result<Option<PathBuf>, HostResolverError>, Option<Vec<Diagnosis>>);
 
 /// Progress of the setting.
@@ -41,14 +42,14 @@ type Put = (Result<Option<PathBuf>, HostResolverError>, Option<Vec<Diagnosis>>);
 pub(crate) enum HostResolverState {
     /// Not tried yet.
     NotYet,
-    /// Set by this file; `None` for `-host-resolver none`.
+    /// Applied by this file; `None` for `-host-resolver none`.
     Put(Option<PathBuf>),
     /// The error.
     Failed(Diagnosis),
 }
 
 impl HostResolverTask {
-    /// Changes nothing yet.
+    /// Creates the task, without a change of the host's resolver.
     pub(crate) fn new(resolver: HostResolver, upstreams: PathBuf) -> Self {
         let state = if resolver == HostResolver::None {
             HostResolverState::Put(None)
@@ -69,18 +70,19 @@ impl HostResolverTask {
         }
     }
 
-    /// The current state.
+    /// Returns the current state.
     pub(crate) fn state(&self) -> &HostResolverState {
         &self.state
     }
 
-    /// Problems of a setting that works.
+    /// Returns problems that do not keep the setting from working.
     pub(crate) fn problems(&self) -> impl Iterator<Item = &Diagnosis> {
         self.left.iter().flatten().chain(&self.lost_original)
     }
 
-    /// Starts the setting once the address answers, restores it when the server does not listen
-    /// there any more, and collects results. Returns true if nothing is pending.
+    /// Applies the setting, applies it again if the server no longer listens at its address, if
+    /// another program removed it, or after an error, and collects results. Returns true once the
+    /// first try has ended.
     pub(crate) async fn goes_on(&mut self, listeners: &[Listener]) -> bool {
         if self.putting.as_ref().is_some_and(JoinHandle::is_finished)
             && let Some(putting) = self.putting.take()
@@ -108,7 +110,7 @@ impl HostResolverTask {
                 self.state = HostResolverState::Failed(Diagnosis::new(problem, "it is restored"));
             }
         }
-        // A reload may remove its address.
+        // A reload may remove the address of the setting.
         let is_gone = self.server.is_some_and(|put| listeners.iter().all(|one| one.address != put));
         let begin = match &self.state {
             HostResolverState::NotYet => true,
@@ -144,10 +146,10 @@ impl HostResolverTask {
     }
 }
 
-/// Removes the settings of another `-host-resolver`; returns the errors.
+/// Removes the settings of any other `-host-resolver`; returns the errors.
 fn clear(resolver: HostResolver) -> Vec<Diagnosis> {
     let (_, failed) = resolver.restore_others();
-    // `lost_original` reports this one.
+    // The field `lost_original` reports a lost original text.
     let is_unkept = |error: &HostResolverError| {
         matches!(error, HostResolverError::Unkept { .. } | HostResolverError::Changed { .. })
     };
@@ -157,8 +159,8 @@ fn clear(resolver: HostResolver) -> Vec<Diagnosis> {
         .collect()
 }
 
-/// The address for the host's lookups: AKS's node address if it is a listener, else the first
-/// listener.
+/// Returns the address for the host's lookups: AKS's node address if it is a listener, else the
+/// first listener.
 pub(crate) fn server(listeners: &[Listener]) -> Option<IpAddr> {
     let mut addresses = listeners.iter().map(|listener| listener.address);
     let first = addresses.next()?;

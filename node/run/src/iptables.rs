@@ -1,4 +1,5 @@
-//! Rule sets in the tables of iptables: added once every address has answered; without failover.
+//! Maintains rules in the tables of iptables, which do not fail over. They are added once every
+//! address has answered.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,12 +16,12 @@ use super::{NodeSettings, RuleSet, peers};
 pub(super) struct KeptRules {
     set: Iptables,
     logger: Logger,
-    /// The addresses with rules, as last written; leftovers of others are removed by then.
+    /// The addresses of the rules last written; `None` before the first write.
     put: Option<Vec<IpAddr>>,
     looked: Option<Instant>,
     every: Duration,
-    /// Lets probes reach this server until there are rules, since kube-proxy would redirect those
-    /// to a service address. No address has a lease in it.
+    /// A lease table without leases, which lets probes reach this server until there are rules:
+    /// kube-proxy would redirect probes of a service address.
     probes: Option<Leases>,
 }
 
@@ -44,7 +45,8 @@ impl KeptRules {
         self.probes.as_mut().map_or(Ok(()), |probes| probes.admit_probes(addresses))
     }
 
-    /// Brings the rules to the desired state; returns whether some had been removed by others.
+    /// Adds missing rules, and removes those of other addresses; returns whether another program
+    /// had removed some.
     pub(super) async fn keep(&mut self, listeners: &[Listener]) -> io::Result<bool> {
         let now = addresses(listeners);
         let same = self.put.as_ref() == Some(&now);
@@ -63,20 +65,21 @@ impl KeptRules {
         log_removed(&self.logger, gone);
         self.put = Some(now);
         if let Some(probes) = self.probes.take() {
-            // The table ends with this process, and affects only packets of probes.
+            // An error has no effect: the table ends with this process, and affects only packets of
+            // probes.
             let _ = probes.give_up();
         }
         Ok(same && added > 0)
     }
 
-    /// Removes them, with all rules that have localdns's comments.
+    /// Removes all iptables rules that have localdns's comments.
     pub(super) async fn remove(self) -> io::Result<()> {
         aside(|| node::remove_iptables_rules().map(drop)).await
     }
 }
 
-/// Removes leftovers of iptables rule sets, and returns the new set if it is one of iptables, which
-/// removes the others once its own exist.
+/// Returns the iptables rules to maintain, for a rule set of iptables; other rule sets remove
+/// leftover iptables rules here, if `clears_rules` is set.
 pub(super) fn begin(settings: &NodeSettings, logger: &Logger) -> Option<KeptRules> {
     match settings.rules {
         RuleSet::Nft | RuleSet::None if settings.clears_rules => remove_left(logger),
@@ -88,8 +91,8 @@ pub(super) fn begin(settings: &NodeSettings, logger: &Logger) -> Option<KeptRule
     }
 }
 
-/// Removes the rules of a killed script or server: they keep queries from conntrack, and so from
-/// the fallback.
+/// Removes the rules of a killed script or server: they exempt queries from conntrack, and so from
+/// the address translation to the fallback.
 fn remove_left(logger: &Logger) {
     let logger = logger.clone();
     spawn_blocking(move || log_removed(&logger, node::remove_iptables_rules()));
@@ -106,9 +109,9 @@ fn log_removed(logger: &Logger, rules: io::Result<usize>) {
     }
 }
 
-/// Removes tables left by a server with leases, which would redirect queries, once no process but
-/// this one, with `own` tables, has leases: a predecessor has leases until this one serves. Returns
-/// whether none is left.
+/// Removes the failover table that a server with leases left, which would redirect queries, but
+/// only if no process but this one, which has `own` lease tables, has any: a predecessor keeps its
+/// leases until this server answers. Returns whether that is so.
 pub(super) fn remove_tables_left(own: usize) -> Result<bool, NftError> {
     let tables = || {
         let mut rules = Rules::open()?;
@@ -125,7 +128,7 @@ pub(super) fn remove_tables_left(own: usize) -> Result<bool, NftError> {
     }
 }
 
-/// Adds the rules if a localdns answers every address; otherwise clients would get no answer.
+/// Adds the rules if a localdns answers at every address; otherwise clients would get no answer.
 pub(super) fn up(set: Iptables, listeners: &[Listener]) -> io::Result<String> {
     let addresses = addresses(listeners);
     if let Err(why) = peers::answer(&addresses) {
@@ -144,12 +147,12 @@ pub(super) fn up(set: Iptables, listeners: &[Listener]) -> io::Result<String> {
     Ok(format!("{put} rules added, the others exist already\n"))
 }
 
-/// Whether the rules exist.
+/// Whether all rules for these listeners exist.
 pub(super) fn are_there(set: Iptables, listeners: &[Listener]) -> io::Result<bool> {
     set.are_there(&addresses(listeners))
 }
 
-/// Whether the rules are checked in this round: the nearest one to the due time.
+/// Whether the rules are checked in this round, which is so for the round nearest to the due time.
 fn is_due(since: Duration, every: Duration) -> bool {
     since + HALF_A_ROUND >= every
 }

@@ -42,8 +42,8 @@ pub struct LeaseManager {
     _hearing: Option<ListenGuard>,
 }
 
-/// Set once rules and leases are in place, with the addresses that other programs' rules redirect
-/// at port 53.
+/// `Some` once rules and leases are in place, with the addresses at which other programs' rules
+/// redirect port 53.
 pub type Readiness = Option<Vec<IpAddr>>;
 
 /// The server's configuration and reloads, as `node status` shows them.
@@ -55,28 +55,28 @@ pub struct ReloadStatus {
     pub failure: Option<Value>,
 }
 
-/// Returns the current [`ReloadStatus`].
+/// Function that returns the current [`ReloadStatus`].
 type ReloadStatusFn = Box<dyn Fn() -> ReloadStatus + Send>;
 
 /// The extent of a stop's clean-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopMode {
-    /// The next process follows: rules and the host-resolver setting stay, and late queries are not
-    /// waited for.
+    /// Another server starts at once: rules and the host-resolver setting stay, and this process
+    /// does not wait for late queries.
     Restart,
     /// Addresses and rules stay, and late queries are answered.
     Failover,
-    /// As `Failover`, and then rules and the link are removed.
+    /// Late queries are answered, then rules and the link are removed.
     Clean,
 }
 
 /// A command to the lease thread.
 enum LeaseCommand {
     Stop(StopMode),
-    /// From a client of the control socket, of which a bounded number are queued.
+    /// A command from the control socket, with its place in the bounded queue.
     ControlCommand(ControlCommand, CommandSlot),
-    /// Another process takes over: keep queries queued until it answers, at most this long; the
-    /// sender is notified once they are.
+    /// Another process takes over: keep queries in the sockets' queues until it answers, at most
+    /// this long. The sender receives a message once queries are kept.
     Hold(std_mpsc::Sender<()>, Option<Duration>),
     /// The other process does not take over: continue.
     Resume,
@@ -89,7 +89,7 @@ impl LeaseManager {
     /// place.
     ///
     /// # Errors
-    /// If the kernel refuses a thread.
+    /// If the thread cannot be started.
     pub fn start(
         running: &Arc<ServerState>,
         settings: NodeSettings,
@@ -138,12 +138,12 @@ impl LeaseManager {
         Ok(Self { sender, thread, state, at_stop, _hearing: hearing.ok() })
     }
 
-    /// The state of the leases.
+    /// Returns the state of the leases.
     pub fn state(&self) -> &Arc<LeaseState> {
         &self.state
     }
 
-    /// The stop mode, by systemd's job and `-at-stop`.
+    /// Returns the stop mode, which depends on systemd's job and `-at-stop`.
     pub fn ended(&self) -> StopMode {
         match (node::Job::now(), self.at_stop) {
             (node::Job::Restart, _) => StopMode::Restart,
@@ -152,23 +152,24 @@ impl LeaseManager {
         }
     }
 
-    /// Releases the leases and, unless the next process follows, restores the host's resolver;
-    /// removes the rules if a stop must leave nothing. New queries no longer arrive afterwards.
+    /// Releases the leases; restores the host's resolver unless `ended` is a restart; removes the
+    /// rules if it is `Clean`. No new queries arrive afterwards.
     pub fn stop(self, ended: StopMode) {
         let _ = self.sender.send(LeaseCommand::Stop(ended));
         let _ = self.thread.join();
     }
 
-    /// Keeps queries in the sockets' queues while no worker reads them, for `at_most`, or without
-    /// it for the life of this process and 2 s more.
+    /// Keeps queries in the sockets' queues while no worker reads them, for `at_most` or, without a
+    /// limit, until 2 s after the end of this process.
     pub fn hold(&self, at_most: Option<Duration>) {
         let (sender, is_held) = std_mpsc::channel();
         let _ = self.sender.send(LeaseCommand::Hold(sender, at_most));
-        // At most one round of the loop is in progress. Without an answer the leases last until they time out.
+        // The lease thread may be in a round, which takes at most `ROUND`. Without its message, the
+        // leases last until they time out.
         let _ = is_held.recv_timeout(ROUND);
     }
 
-    /// Continues after [`hold`](Self::hold).
+    /// Ends [`hold`](Self::hold): this process serves on.
     pub fn resume(&self) {
         let _ = self.sender.send(LeaseCommand::Resume);
     }
@@ -180,7 +181,7 @@ impl LeaseManager {
     }
 }
 
-/// Addresses with their problem: another program owns them, or no program serves them.
+/// Addresses with problems: another program manages the address, or no server listens on it.
 type Misplaced = Vec<(IpAddr, Diagnosis)>;
 
 struct LeaseThread {
@@ -201,24 +202,24 @@ struct LeaseThread {
     put_clients: Option<Clients>,
     /// Addresses that receive their queries again after a failover.
     back: BTreeSet<IpAddr>,
-    /// Counter of address checks at the last renewal: queries fail over while an address is
-    /// missing, even with a lease.
+    /// [`LeaseState::looks`] at the last renewal. The counter rises with each repair of addresses:
+    /// while an address is missing, its queries fail over even with a lease.
     looked: u64,
     /// Whether every plugin has been ready once.
     is_known: bool,
-    /// Problems for these listeners, at this address check: addresses on other programs' links, and
-    /// leftover addresses.
+    /// The listeners and the counter [`LeaseState::looks`] of the last search, and the problems
+    /// found: addresses on other programs' links, and leftover addresses.
     misplaced: Option<(Vec<Listener>, u64, [Misplaced; 2])>,
-    /// The leftover addresses that no other server listened on at that time.
+    /// The leftover addresses on which no other server listened, and the time of that check.
     unserved: Option<(Instant, Misplaced)>,
     reload_status: ReloadStatusFn,
-    /// The notes of the last round, which are not logged again.
+    /// The notes of the last round; equal notes of the next round are not logged again.
     noted: Vec<Diagnosis>,
     read: Arc<ReadCorefile>,
     discovery: Discovery,
     /// The configuration and server list for which the files of `aks_files` were written.
     written: Option<(Weak<Configuration>, u64)>,
-    /// Errors of writing them.
+    /// Errors of writing the files of `aks_files`.
     failed_to_write: Arc<Mutex<Vec<Diagnosis>>>,
 }
 
@@ -283,7 +284,7 @@ impl LeaseThread {
             self.state.count_rules(&error.to_string());
             notes.push(error.context("cannot add the rules"));
         }
-        // If the rules were written in this round, the next round checks whether queries arrive.
+        // If this round wrote the first rules, only the next round shows whether queries arrive.
         let led_away = self.led_away(&listeners, &silent, !had_rules && self.put.is_some());
         let all_answer = led_away.len() == silent.len();
         let misplaced = self.misplaced(&configuration, &listeners).await;
@@ -337,18 +338,19 @@ impl LeaseThread {
         let (held, begin): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(is_held);
         drop(states);
         if !begin.is_empty() {
-            // Leases in force do not wait for the cleanup below.
+            // Addresses with a valid lease are renewed first, since the cleanup below may take
+            // long.
             let _ = leases.renew(&held, self.settings.lease);
-            // Without this list, a client that reuses the port of an old connection waits for its
-            // own timeout.
+            // If the list cannot be read, a client that reuses the port of an old connection waits
+            // until its timeout.
             let led_away = Rules::open().and_then(|mut rules| rules.led_away(begin)).unwrap_or_default();
             let _ = node::destroy_closed_connections(&led_away, DNS_PORT);
         }
         let ended = leases.end_others(&served);
         let renewed = match ended.and_then(|()| leases.renew(addresses, self.settings.lease)) {
             Ok(renewed) => renewed,
-            // A table that another process changed is dropped, and opened again in the next round;
-            // so is one without an owner, which other processes can change.
+            // The table is opened again in the next round if another process changed it, or if the
+            // kernel has no table owners, so that another process can change it.
             Err(error) => {
                 let is_ours = |leases: &Leases| {
                     leases.seen().by_owner && !matches!(error, node::NftError::Changed { .. })
@@ -357,8 +359,8 @@ impl LeaseThread {
                 return Err(error);
             }
         };
-        // The kernel starts the timeout between the request and now: taking now counts an end only
-        // once it is certain.
+        // The kernel started the timeout between the request and now. Counted from now, a lease
+        // counts as ended only once that is certain.
         let ends = Instant::now() + self.settings.lease.unwrap_or(OPEN_ENDED);
         let looks = self.state.looks();
         let one_was_gone = std::mem::replace(&mut self.looked, looks) != looks;
@@ -378,7 +380,8 @@ impl LeaseThread {
         Ok(())
     }
 
-    /// Logs leases that ended, and those that are held again.
+    /// Logs the leases that ended and the leases that are held again, and stores the probes'
+    /// results.
     fn note(&self, running: &ServerState, listeners: &[Listener], silent: &[(IpAddr, ProbeFailure)]) {
         let now = Instant::now();
         let mut states = self.state.addresses();
@@ -387,7 +390,7 @@ impl LeaseThread {
             let ip = listener.address;
             let state = states.entry(ip).or_default();
             match state.ends {
-                // Also before the loss was logged.
+                // Also if `held` is not set yet.
                 Some(ends) if ends <= now => {
                     let why = silent.iter().find(|(address, _)| *address == ip);
                     log_lost(running, ip, state, why.map_or(LATE, |(_, silent)| &silent.why));
@@ -405,8 +408,8 @@ impl LeaseThread {
     }
 
     async fn stop(&mut self, ended: StopMode) {
-        // Rules are removed before leases: without a lease they would redirect clients that are
-        // still answered here.
+        // Rules are removed before leases: rules without a lease would redirect clients that this
+        // server still answers.
         if let (StopMode::Clean, Some(rules)) = (ended, &mut self.rules) {
             let _ = rules.remove();
         }
@@ -444,8 +447,8 @@ fn log_lost(running: &ServerState, ip: IpAddr, state: &mut AddressLease, why: &s
     running.logger.error(None, &format!("node: the lease of {ip} ended: {why}"));
 }
 
-/// Pause after a round of this duration. Rounds begin a third of the lease apart, and the round
-/// after a failed one begins at once, so that one round may fail.
+/// Returns the pause after a round that took `took`. Rounds begin a third of the lease apart, and a
+/// round that took longer is followed at once, so that one round may fail.
 fn rest(lease: Option<Duration>, took: Duration) -> Duration {
     lease.map_or(WITHOUT_LEASE, |lease| lease / 3).saturating_sub(took)
 }
@@ -455,9 +458,9 @@ fn patience(lease: Option<Duration>) -> Duration {
     lease.map_or(PATIENCE, |lease| lease / 2)
 }
 
-/// Reason for the end of a lease of an address that answers.
+/// Reason for the loss of a lease although the address answers.
 const LATE: &str = "a round took too long";
-/// A lease without timeout, which ends with its table.
+/// Stands for a lease without timeout, which ends with its table.
 const OPEN_ENDED: Duration = Duration::from_secs(u32::MAX as u64);
 /// Interval of rounds without leases.
 const WITHOUT_LEASE: Duration = Duration::from_secs(1);
@@ -473,8 +476,8 @@ mod tests {
     #[test]
     fn one_round_may_fail() {
         let lease = Some(NodeSettings::LEASE);
-        // Renewed at the end of one round; the next fails as late as possible, and the third may
-        // take a twelfth of the lease.
+        // The first round renews at its end, the second fails as late as possible, and the third
+        // may take a twelfth of the lease.
         let failed = rest(lease, Duration::ZERO) + patience(lease);
         let third = rest(lease, patience(lease)) + NodeSettings::LEASE / 12;
         assert!(failed + third < NodeSettings::LEASE, "{failed:?} and {third:?}");

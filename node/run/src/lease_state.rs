@@ -1,4 +1,4 @@
-//! State of the leases, for /metrics, `node status` and the restoring of addresses.
+//! The leases' state, for /metrics, `node status` and the code that restores addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::RuleSet;
 use node_cache::{SetupErrorKind, TemplateRenderer};
 
-/// State of the leases.
+/// The leases' state, shared by the lease thread and its readers.
 #[derive(Debug)]
 pub struct LeaseState {
     addresses: Mutex<BTreeMap<IpAddr, AddressLease>>,
@@ -24,9 +24,9 @@ pub struct LeaseState {
     filler: Option<Arc<TemplateRenderer>>,
     /// Whether the lease table outlives the process, as on kernels without table owners.
     pub(super) outlives_us: AtomicBool,
-    /// Counter of address checks, after which an address may be on another link.
+    /// Counter of address repairs, after which an address may be on another link.
     looks: AtomicU64,
-    /// Whether `node down` has released everything, and nothing is restored.
+    /// Whether `node down` has released everything, so that nothing is restored.
     pub(super) let_go: AtomicBool,
     /// Whether a handover is in progress.
     hands_over: AtomicBool,
@@ -37,11 +37,11 @@ pub struct LeaseState {
 pub(super) struct AddressLease {
     /// Whether the lease is held, as last logged.
     pub(super) held: bool,
-    /// How often it ended while the server was running.
+    /// How often the lease ended while the server was running.
     pub(super) lost: u64,
-    /// The latest time at which it ends without renewal; `None` once a loss is counted.
+    /// The latest time at which the lease ends without renewal; `None` once a loss is counted.
     pub(super) ends: Option<Instant>,
-    /// When it was last probed, and why it did not answer then.
+    /// When the address was last probed, and why it did not answer then.
     pub(super) probed: Option<Instant>,
     pub(super) silent: Option<String>,
 }
@@ -78,17 +78,18 @@ impl LeaseState {
         self.let_go.load(Relaxed)
     }
 
-    /// Whether a death is detected by the closed socket, which must then not be open elsewhere.
+    /// Whether only a closed socket shows this process's death, so that no other process may hold
+    /// the socket open.
     pub fn is_seen_by_sockets(&self) -> bool {
         self.outlives_us.load(Relaxed)
     }
 
-    /// Problems of node-cache's ConfigMap and of the Corefile that it writes.
+    /// Returns problems of node-cache's ConfigMap and of the Corefile that node-cache writes.
     pub(super) fn template_problems(&self) -> impl Iterator<Item = Diagnosis> {
         self.filler.iter().flat_map(|filler| filler.problems())
     }
 
-    /// Counts a check of addresses: one may be on another link now.
+    /// Counts a repair of addresses, after which one may be on another link.
     pub fn addresses_looked_at(&self) {
         self.looks.fetch_add(1, Relaxed);
     }
@@ -111,12 +112,12 @@ impl LeaseState {
         }
     }
 
-    /// Whether AKS's exporter has metrics of this server: node-cache has another.
+    /// Whether this server has the metrics of AKS's exporter; as node-cache it has others.
     pub fn is_exported(&self) -> bool {
         self.filler.is_none()
     }
 
-    /// For /status; `servers` are the name servers of the node's network.
+    /// Returns the state as JSON for /status; `servers` are the name servers of the node's network.
     pub fn status(&self, servers: &[String]) -> Value {
         let now = Instant::now();
         let addresses: Vec<_> = self.addresses().iter().map(|(ip, lease)| lease.status(*ip, now)).collect();
@@ -130,9 +131,9 @@ impl LeaseState {
         })
     }
 
-    /// The metrics.
+    /// Adds the metrics of the leases and rules.
     pub fn collect(&self, into: &mut Families) {
-        // Without leases by configuration there is no sample: 0 would look like a lost lease.
+        // A rule set without leases has no samples: a sample of 0 would look like a lost lease.
         for (ip, lease) in self.addresses().iter().filter(|_| self.rules.has_leases()) {
             let ip = ip.to_string();
             let labels = [("address", ip.as_str())];
@@ -147,7 +148,7 @@ impl LeaseState {
 }
 
 impl AddressLease {
-    /// For `node status`.
+    /// Returns the lease's state as JSON for `node status`.
     pub(super) fn status(&self, ip: IpAddr, now: Instant) -> Value {
         let ago = |then: Instant| now.saturating_duration_since(then).as_millis();
         json!({

@@ -1,12 +1,12 @@
-//! `localdns node`: a DNS server that fails over to an upstream when it dies. nftables rules
-//! redirect queries that no local socket takes to a fallback; while the server answers its own
-//! probes, a lease keeps queries local.
+//! `localdns node`: a DNS server that fails over to an upstream when it dies. If no local socket
+//! receives a query, nftables rules redirect the query to a fallback; while the server answers its
+//! own probes, a lease keeps queries local.
 //!
 //! ```text
 //! run     serve, and renew the lease of each address that answers probes
 //! up      add links and rules only     down   remove both     status   show both, and problems
 //! ```
-//! Crate `node` has the rules; this crate decides when to write them, and for which addresses.
+//! Crate `node` writes the rules; this crate decides when to write them, and for which addresses.
 
 mod aks_files;
 mod annotate;
@@ -59,24 +59,25 @@ use self_probe::DNS_PORT;
 /// The flags of `localdns node`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSettings {
-    /// `-rules`.
+    /// `-rules`: the kind of firewall rules.
     pub rules: RuleSet,
-    /// `-lease`: how long a hang may last before queries fail over; `None`: only the end of the
-    /// process fails over.
+    /// `-lease`: how long a hang may last before queries fail over; `None`: queries fail over only
+    /// when the process ends.
     pub lease: Option<Duration>,
     /// `-probe-mark`: the SO_MARK of the server's own probes.
     pub mark: u32,
-    /// `-masquerade`: whether pods' addresses are masqueraded towards upstreams that are not
-    /// translated.
+    /// `-masquerade`: whether pods' queries that fail over get a masqueraded source address, unless
+    /// another program translates their destination again.
     pub masquerade: bool,
     /// `-failover-clients`: the clients that fail over while no server runs.
     pub failover_clients: FailoverClients,
-    /// `-failover-acl closed`: whether an address with `acl` has no fallback, and refuses every
-    /// client while no server runs.
+    /// `-failover-acl closed`: whether an address with the `acl` plugin has no fallback, so that
+    /// all queries to it are refused while no server runs.
     pub acl_fails_closed: bool,
     /// Whether iptables rules that an ended server or AKS's script left are removed.
     pub clears_rules: bool,
-    /// The fallback of every link-local address of its family, whatever its listener forwards to.
+    /// The fallback of every link-local listen address of its family, whatever the listener
+    /// forwards to.
     pub fallback: Option<IpAddr>,
     /// Whether missing addresses are added.
     pub adds_addresses: bool,
@@ -84,11 +85,11 @@ pub struct NodeSettings {
     pub looks_every: Duration,
     /// `-link`: the interface that addresses are added to.
     pub link: LinkName,
-    /// `-at-stop`.
+    /// `-at-stop`: what a stop leaves behind.
     pub at_stop: AtStop,
-    /// `-upstreams`: the resolv.conf of the servers that 168.63.129.16 stands for.
+    /// `-upstreams`: the resolv.conf that lists the servers for which 168.63.129.16 stands.
     pub upstreams: PathBuf,
-    /// `-host-resolver`: what sends the host's own lookups to this server.
+    /// `-host-resolver`: the mechanism that sends the host's own lookups to this server.
     pub host_resolver: HostResolver,
     /// `-environment`: AKS's file, which holds the Corefile.
     pub environment: Option<PathBuf>,
@@ -109,7 +110,7 @@ impl RuleSet {
     /// The values of `-rules`.
     pub const NAMES: [&str; 4] = ["nft", "iptables", "node-cache", "none"];
 
-    /// The value of `-rules`.
+    /// Returns the value of `-rules` for this set.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nft => "nft",
@@ -119,7 +120,7 @@ impl RuleSet {
         }
     }
 
-    /// The rule set of this name; `health_port` is the port of `health`.
+    /// Returns the rule set of this name; `health_port` is the port of the `health` plugin.
     pub fn named(name: &str, health_port: u16) -> Option<Self> {
         let sets = [
             Self::Nft,
@@ -130,7 +131,7 @@ impl RuleSet {
         sets.into_iter().find(|set| set.name() == name)
     }
 
-    /// The port of `health`, if the rules cover it.
+    /// Returns the port of the `health` plugin, if the rules cover it.
     pub fn health_port(self) -> Option<u16> {
         match self {
             Self::Iptables(Iptables::NodeCache(port)) => Some(port),
@@ -147,14 +148,15 @@ impl RuleSet {
 /// What a stop leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtStop {
-    /// Addresses and rules: clients with the address in their resolv.conf are answered by the
-    /// fallback.
+    /// Addresses and rules stay: the fallback answers clients that have the address in their
+    /// resolv.conf.
     Failover,
-    /// Nothing.
+    /// Nothing stays.
     Clean,
 }
 
-/// The listen addresses with their fallbacks, and the problems of those without one.
+/// Returns the listen addresses with their fallbacks, and notes about addresses without rules or a
+/// fallback.
 fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Listener>, Vec<Diagnosis>) {
     let (mut listeners, mut notes) = (Vec::new(), Vec::new());
     for (endpoint, plan) in &configuration.endpoints {
@@ -162,7 +164,7 @@ fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Lis
         if endpoint.transport != Transport::Dns || port != DNS_PORT {
             continue;
         }
-        // A link-local address is from an interface that `bind` names, see [`check`].
+        // An address of fe80::/10 is from an interface that `bind` names (see [`check`]): no rules.
         if is_of_one_link(ip) {
             continue;
         }
@@ -206,10 +208,10 @@ fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Lis
     (listeners, notes)
 }
 
-/// The start, behind the address, of a note about a missing fallback.
+/// The text behind the address in a note about a missing fallback.
 const NO_FALLBACK: &str = " has no fallback";
 
-/// The problem if there are no [`listeners`].
+/// Returns the problem to report if there are no [`listeners`].
 fn no_address() -> Diagnosis {
     Diagnosis::new(
         "no server block listens on port 53 of an address that can have rules",
@@ -217,8 +219,8 @@ fn no_address() -> Diagnosis {
     )
 }
 
-/// Refuses addresses that no pod can reach. Addresses of fe80::/10 from an interface's name are
-/// served, without rules.
+/// Refuses addresses of fe80::/10 in `bind`, which no pod can reach. Such addresses of an interface
+/// that `bind` names are served, without rules.
 ///
 /// # Errors
 /// At the first fe80::/10 address of a `bind`.
@@ -235,20 +237,20 @@ pub fn check(spec: &Spec) -> Result<(), Box<Located<SetupError>>> {
     }
 }
 
-/// The stanza of a listener's `forward .`, if it has one.
+/// Returns the stanza of a listener's `forward .`, if it has one.
 fn forwards_root(plan: &EndpointPlan) -> Option<&Arc<forwarder::Stanza>> {
     let chain = &plan.served.route.zone(&Name::ROOT)?.block.pipeline.forwarding()?.chain;
     chain.stanzas().iter().find(|stanza| stanza.matches(&Name::ROOT))
 }
 
-/// Every `forward` of a listener, for any zone.
+/// Returns the stanzas of every `forward` of a listener, for any zone.
 fn stanzas(plan: &EndpointPlan) -> impl Iterator<Item = &Arc<forwarder::Stanza>> {
     let forwarding = plan.served.route.zones().filter_map(|zone| zone.block.pipeline.forwarding());
     forwarding.flat_map(|forwarding| forwarding.chain.stanzas())
 }
 
-/// The upstreams of an endpoint's `forward .` that can be its fallback: those that are up first,
-/// each group in order.
+/// Returns the upstreams of an endpoint's `forward .` that can be its fallback: first the ones that
+/// are up, then the ones that are down, each in the Corefile's order.
 fn usable(configuration: &Configuration, plan: &EndpointPlan, ip: IpAddr) -> Vec<IpAddr> {
     forwards_root(plan).map(|stanza| usable_of(configuration, stanza, ip)).unwrap_or_default()
 }
@@ -273,9 +275,9 @@ fn usable_of(configuration: &Configuration, stanza: &forwarder::Stanza, ip: IpAd
     up.into_iter().chain(down).map(|upstream| upstream.address().ip()).collect()
 }
 
-/// Keeps the fallback of existing rules for each address, if a `forward` of its listener names it:
-/// the writer of the rules knew which upstreams were up or, as node-cache by -upstreamsvc, that the
-/// cluster's DNS answers for every zone.
+/// Keeps an address's fallback in the existing rules if a `forward` of its listener names it. The
+/// server that wrote the rules knew which upstreams were up or, as node-cache with -upstreamsvc,
+/// that the cluster's DNS answers for every zone.
 fn keep_existing_fallbacks(
     (listeners, notes): (&mut [Listener], &mut Vec<Diagnosis>),
     led: &[(IpAddr, Option<IpAddr>)],
@@ -301,15 +303,15 @@ fn keep_existing_fallbacks(
     }
 }
 
-/// Whether no rule can redirect a query to this address, since a new destination has no link of its
-/// own.
+/// Whether the address is in fe80::/10. No rule can redirect a query to such an address, since a
+/// translated destination names no link.
 pub fn is_of_one_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// Whether the cluster's DNS answers at this address while no localdns does: kube-proxy redirects a
-/// service address to it, and node-cache's fallback of link-local addresses is the cluster's DNS.
-/// The upstreams of a Corefile may deny names of the cluster.
+/// service address to the cluster's DNS, which is also node-cache's `fallback` of link-local
+/// addresses. Other fallbacks are upstreams, which may deny names of the cluster.
 fn is_clusters_without_us(ip: IpAddr, fallback: Option<IpAddr>) -> bool {
     !is_link_local(ip) || fallback.is_some_and(|target| target.is_ipv4() == ip.is_ipv4())
 }
@@ -317,7 +319,8 @@ fn is_clusters_without_us(ip: IpAddr, fallback: Option<IpAddr>) -> bool {
 fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
-        // Private addresses of a node, such as fd10::10; pods cannot reach those of fe80::/10.
+        // fd10::10 is an example of a unique local address; pods cannot reach addresses of
+        // fe80::/10.
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unique_local(),
     }
 }
@@ -337,7 +340,7 @@ impl NodeSettings {
 mod tests {
     use super::*;
 
-    /// Behind service addresses, and as node-cache's fallback.
+    /// The cluster's DNS is behind service addresses, and is node-cache's fallback.
     #[test]
     fn cluster_dns_answers_in_our_place() {
         for (ip, fallback, is_clusters) in [

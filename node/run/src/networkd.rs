@@ -1,4 +1,4 @@
-//! systemd-networkd's state of a link.
+//! Reads systemd-networkd's state of a link.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -7,21 +7,21 @@ use std::path::Path;
 use node::link_index;
 use node::run_program as run;
 
-/// A link's state.
+/// A link's state in systemd-networkd.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct NetworkdLink {
-    /// Its .network file.
+    /// The link's .network file.
     pub(crate) network_file: Option<String>,
-    /// Its setup state: `configuring`, `configured`, `failed`.
+    /// The link's setup state: `configuring`, `configured`, `failed`.
     pub(crate) state: Option<String>,
 }
 
 impl NetworkdLink {
-    /// From the JSON of `networkctl`; fields that it lacks, as before systemd 250, from networkd's
-    /// own file.
+    /// Reads the state from the JSON of `networkctl`. Fields that the JSON lacks, as before systemd
+    /// 250, are read from networkd's state file.
     ///
     /// # Errors
-    /// That of `networkctl`, if there is no such file, either.
+    /// The error of `networkctl`, if there is no state file, either.
     pub(crate) fn of(link: &str) -> std::io::Result<Self> {
         let printed = run("networkctl", &["--json=short", "status", link], "");
         let status = printed.as_deref().map(Self::of_json).unwrap_or_default();
@@ -52,12 +52,12 @@ impl NetworkdLink {
     }
 }
 
-/// The value of an assignment.
+/// Returns the value of the first line `KEY=value`.
 pub(crate) fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// A file of networkd's; empty if it does not exist, as between two leases.
+/// Returns the text of a file of networkd; empty if there is none, as between two leases.
 pub(crate) fn text_of(path: &Path) -> String {
     let mut text = Vec::new();
     let _ = File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut text));
@@ -66,7 +66,7 @@ pub(crate) fn text_of(path: &Path) -> String {
 
 /// The directory of networkd's link states and leases.
 pub(crate) const NETWORKD_STATE: &str = "/run/systemd/netif";
-/// The file of a link or lease has some hundred bytes.
+/// Maximum size of a file of a link or lease in bytes; such a file has some hundred.
 const MOST: u64 = 1 << 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The status of the servers in this network namespace, for commands beside them.
+//! Queries the status of the servers in this network namespace, for commands such as `node status`.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -8,9 +8,9 @@ use node::{Diagnosis, Doubt, Peers, Rules, RunningServer, Unproven, escaped};
 use serde_json::Value;
 use wire::Name;
 
-/// The servers' status.
+/// The status of the servers in this network namespace.
 pub(super) struct PeerStatus {
-    /// The status of each, or an error.
+    /// The status of each server, or an error.
     pub(super) reports: Vec<Reported>,
     /// Notes about processes that listen on a control socket, and have not proven to be servers.
     pub(super) notes: Vec<Diagnosis>,
@@ -24,7 +24,7 @@ pub(super) fn all() -> PeerStatus {
     let Peers { servers, mut unproven, unasked } = Peers::find();
     let mut reports = ask(&servers);
     let mut silent = Rules::open().and_then(|mut rules| rules.holders()).unwrap_or_default();
-    // Processes of two containers may have the same id.
+    // Two containers' processes may have the same id, so each server removes one entry only.
     for server in &servers {
         if let Some(at) = silent.iter().position(|pid| *pid == server.pid) {
             silent.swap_remove(at);
@@ -40,8 +40,8 @@ pub(super) fn all() -> PeerStatus {
     }
     let notes = notes(&unproven, unasked);
     if reports.is_empty() {
-        // A server without CAP_NET_ADMIN can prove nothing. An unproven reply never hides a server
-        // that can.
+        // A server without CAP_NET_ADMIN cannot prove to be one. Unproven replies are used only if
+        // no proven server exists.
         let speak = unproven.into_iter().filter(|one| one.doubt != Doubt::Silent);
         let speak: Vec<_> = speak.map(|one| one.running).collect();
         reports = ask(&speak).into_iter().filter(Result::is_ok).collect();
@@ -49,7 +49,7 @@ pub(super) fn all() -> PeerStatus {
     PeerStatus { reports, notes }
 }
 
-/// Notes about unproven processes, deduplicated and limited.
+/// Returns notes about unproven processes, deduplicated and limited.
 pub(super) fn notes(unproven: &[Unproven], unasked: usize) -> Vec<Diagnosis> {
     let mut notes: Vec<_> = unproven.iter().map(note).collect();
     notes.sort_unstable();
@@ -81,7 +81,7 @@ fn note(unproven: &Unproven) -> String {
     format!("process {} listens on a server's control socket, and {why}", unproven.pid())
 }
 
-/// The status of servers, queried concurrently; keys are those of their own version.
+/// Queries the status of servers concurrently; the JSON's keys depend on each server's version.
 pub(super) fn ask(servers: &[RunningServer]) -> Vec<Reported> {
     let answers = RunningServer::send_all(servers, "status", PATIENCE);
     servers.iter().zip(answers).map(|(server, answer)| read(server, answer)).collect()
@@ -93,7 +93,7 @@ fn read(server: &RunningServer, answer: io::Result<String>) -> Reported {
     };
     let text = answer.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => unheard(&in_words(&error, PATIENCE)),
-        // A server closes the connection to users that it does not trust.
+        // A server closes connections of users other than root and its own.
         _ if !rustix::process::geteuid().is_root() => {
             let problem =
                 format!("process {} reports its status only to root and to its own user", server.pid);
@@ -104,7 +104,7 @@ fn read(server: &RunningServer, answer: io::Result<String>) -> Reported {
     serde_json::from_str(&text).map(fit).map_err(|error| unheard(&error))
 }
 
-/// The value with all its text escaped for a terminal.
+/// Returns the value with all its text escaped for a terminal.
 fn fit(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(escaped(&text)),
@@ -114,7 +114,7 @@ fn fit(value: Value) -> Value {
     }
 }
 
-/// The reason for an error; the system has no text for an expired time limit.
+/// Returns an error as text; the system has no text for an expired time limit.
 pub(super) fn in_words(error: &io::Error, patience: Duration) -> String {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
@@ -124,7 +124,7 @@ pub(super) fn in_words(error: &io::Error, patience: Duration) -> String {
     }
 }
 
-/// The probe names of servers that claim to answer at this address; they are secrets of the server.
+/// Returns the probe names of servers that claim to answer at this address. The names are secrets.
 pub(super) fn probes(servers: &[Reported], ip: IpAddr) -> Vec<Name> {
     let ip = ip.to_string();
     let is_answered = |status: &&Value| {
@@ -140,8 +140,8 @@ pub(super) fn probes(servers: &[Reported], ip: IpAddr) -> Vec<Name> {
     names.filter_map(|status| Name::from_text(status[PROBE].as_str()?).ok()).collect()
 }
 
-/// Checks that a localdns has answered its own probe at each of these addresses. Other servers'
-/// answers, such as those of kube-proxy's endpoints at a service address, do not count.
+/// Checks that a localdns has answered its own probe at each of these addresses. Answers of other
+/// servers, as of kube-proxy's endpoints at a service address, do not count.
 pub(super) fn answer(addresses: &[IpAddr]) -> Result<(), String> {
     is_answered(&all().reports, addresses)
 }
@@ -167,19 +167,19 @@ fn is_answered(servers: &[Reported], addresses: &[IpAddr]) -> Result<(), String>
     Ok(())
 }
 
-/// Whether the status of an address is that it has answered a probe.
+/// Whether an address has answered its last probe, by its status.
 fn is_answer(status: &Value) -> bool {
     status["probe_error"].is_null() && status["probed_ms_ago"].is_u64()
 }
 
-/// JSON key: a handover is in progress.
+/// JSON key: whether a handover is in progress.
 pub(super) const HANDS_OVER_KEY: &str = "hands_over";
-/// JSON key: the server's probe name, which is not shown.
+/// JSON key: the server's probe name, which `node status` does not print.
 pub(super) const PROBE: &str = "probe";
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The remedy for a server that does not answer.
 const IF_IT_HANGS: &str = "if it hangs, restart it";
-/// Maximum of unproven processes that are named.
+/// Maximum of notes about unproven processes.
 const NOTES: usize = 8;
 
 #[cfg(test)]

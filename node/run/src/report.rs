@@ -1,4 +1,4 @@
-//! State of rules, leases and addresses, as text and JSON.
+//! The result of `node status` as text and JSON: the state of rules, leases and addresses.
 
 mod peers;
 mod rules;
@@ -29,16 +29,16 @@ pub struct NodeStatus {
     rules: Result<bool, Diagnosis>,
     holders: Vec<u32>,
     addresses: Vec<Address>,
-    /// The Corefile's error; the addresses are then those of the server.
+    /// The Corefile's error; `addresses` are then from the server's status.
     corefile: Option<String>,
-    /// The clients that fail over: by the server's status, else by the flags.
+    /// The clients that fail over, from the server's status or, without a server, from the flags.
     failover: Option<FailoverScope>,
     /// The status of each server in this network namespace, or an error.
     servers: Vec<Reported>,
-    /// Files by which the host's lookups are sent to localdns.
+    /// Files that send the host's lookups to localdns.
     host_resolver: Vec<PathBuf>,
     obstacles: Result<Vec<FirewallConflict>, NftError>,
-    /// Notes about firewalls that cannot be read.
+    /// Notes about packet filters that cannot be read.
     unseen_filters: Vec<Diagnosis>,
     notes: Vec<Diagnosis>,
 }
@@ -49,7 +49,7 @@ struct Address {
     link: Option<String>,
     fallback: Option<IpAddr>,
     fails_closed: bool,
-    /// Whether a DNS server answers there, as a client on this node sees it.
+    /// Whether a DNS server answers a query from this node to the address.
     answers: bool,
 }
 
@@ -61,7 +61,7 @@ impl NodeStatus {
         let settings = &with_server_flags(settings, reports);
         let is_served = reports.iter().flatten().all(|status| status["reload_failed"].is_null());
         let (listeners, notes) = match served(reports) {
-            // The previous configuration serves.
+            // After a failed reload the previous configuration serves.
             served if !is_served && !served.is_empty() => (served, Vec::new()),
             _ => {
                 let (mut listeners, mut notes) = listeners(configuration, settings);
@@ -78,10 +78,11 @@ impl NodeStatus {
         Self::about(listeners, notes, servers, settings)
     }
 
-    /// As [`Self::of`], for a Corefile with an error: the previous one may still be served.
+    /// Reads the host's state for a Corefile with an error; the server may still serve the previous
+    /// Corefile.
     ///
     /// # Errors
-    /// The error, if no server reports its addresses.
+    /// The Corefile's error, if no server reports its addresses.
     pub fn without(corefile: String, settings: &NodeSettings) -> Result<Self, String> {
         let servers = peers_status::all();
         let listeners = served(&servers.reports);
@@ -92,7 +93,8 @@ impl NodeStatus {
         Ok(Self { corefile: Some(corefile), ..report })
     }
 
-    /// As [`Self::of`], without a Corefile, from the servers' status; `None` if there is no server.
+    /// Reads the host's state without a Corefile, from the servers' status; `None` if there is no
+    /// server.
     pub fn unnamed(settings: &NodeSettings) -> Option<Self> {
         let servers = peers_status::all();
         let note = "there is no ./Corefile and no -conf: addresses are those of the running server";
@@ -114,7 +116,7 @@ impl NodeStatus {
             let problem = format!("the running server has other rules: -rules {}", kept.name());
             notes.push(Diagnosis::without_remedy(problem));
         }
-        // Without the flag, the rules are those of the server.
+        // With the default of `-rules`, the server's rule set is checked.
         let set = if settings.rules == RuleSet::Nft { kept } else { settings.rules };
         let scope = keepers(&servers).find_map(|status| FailoverScope::of_json(&status["failover"]));
         let failover = scope.unwrap_or_else(|| FailoverScope::now(&settings.failover_clients));
@@ -181,7 +183,7 @@ impl NodeStatus {
         }
     }
 
-    /// Whether there is no problem while a server runs.
+    /// Whether rules, leases, servers and addresses have no problem.
     pub fn is_well(&self) -> bool {
         self.rules == Ok(true)
             && (!self.holders.is_empty() || !self.set.has_leases())
@@ -191,7 +193,7 @@ impl NodeStatus {
             && self.addresses.iter().all(|address| address.link.is_some() && address.answers)
     }
 
-    /// The status as one JSON object.
+    /// Returns the status as one JSON object.
     pub fn json(&self) -> Value {
         let addresses: Vec<_> = self
             .addresses
@@ -227,7 +229,7 @@ impl NodeStatus {
         })
     }
 
-    /// The status as text, with remedies.
+    /// Returns the status as text, with remedies.
     pub fn text(&self) -> String {
         self.lines().iter().map(ToString::to_string).collect()
     }
@@ -318,7 +320,7 @@ impl NodeStatus {
             (Some(_), false) if self.servers.is_empty() => {
                 Finding::problem("address", what, "start the server")
             }
-            // The server's line has the reason.
+            // The line of the server's lease or probe has the remedy.
             (Some(_), false) => Finding::diagnosis("address", &Diagnosis::without_remedy(what)),
             (Some(_), true) => Finding::fact("address", what),
         }
@@ -342,11 +344,11 @@ fn of_obstacle(conflict: &FirewallConflict) -> Finding {
     Finding::problem("firewall", what, &format!("unless a rule accepts these {packets}, run: {remedy}"))
 }
 
-/// The format of the JSON of `node status -json`, of /status and of servers' reports to
-/// `node status`. Raised when a key goes or changes its meaning, and not when one is added.
+/// The format of the JSON of `node status -json`, of /status and of servers' reports to `node
+/// status`. Raised when a key is removed or changes its meaning, but not when a key is added.
 pub const STATUS_FORMAT: u32 = 1;
 
-/// Removes duplicate notes: a server and a check beside it, or two servers, may report the same.
+/// Removes duplicate notes: a server and this command, or two servers, may report the same problem.
 fn each_note_once(lines: Vec<Finding>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for line in lines {
@@ -357,13 +359,13 @@ fn each_note_once(lines: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// The flags of the server that maintains the rules.
+/// Returns the settings, with the `-failover-acl` of the server that maintains the rules.
 fn with_server_flags(settings: &NodeSettings, servers: &[Reported]) -> NodeSettings {
     let fails_closed = keepers(servers).find_map(|status| status["acl_fails_closed"].as_bool());
     NodeSettings { acl_fails_closed: fails_closed.unwrap_or(settings.acl_fails_closed), ..settings.clone() }
 }
 
-/// The rule set that servers maintain, by their status: the flags may be set for them only.
+/// Returns the rule set in the servers' status, since this command may have other flags.
 fn set_of(servers: &[Reported]) -> Option<RuleSet> {
     keepers(servers).find_map(|status| {
         let health_port = status["health_port"].as_u64().and_then(|port| u16::try_from(port).ok());
@@ -371,17 +373,17 @@ fn set_of(servers: &[Reported]) -> Option<RuleSet> {
     })
 }
 
-/// The status of servers that maintain rules.
+/// Returns the status of servers that maintain rules.
 fn keepers(servers: &[Reported]) -> impl Iterator<Item = &Value> {
     servers.iter().flatten().filter(|status| status["let_go"] != true)
 }
 
-/// The first line of a Corefile's error; the source line follows it.
+/// Returns the first line of a Corefile's error, without the source lines that follow.
 fn first_line(error: &str) -> &str {
     error.lines().next().unwrap_or_default()
 }
 
-/// The addresses in the servers' status.
+/// Returns the addresses in the servers' status.
 fn served(servers: &[Reported]) -> Vec<Listener> {
     let ip = |value: &Value| value.as_str()?.parse().ok();
     let listener = |status: &Value| {

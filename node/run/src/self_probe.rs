@@ -1,10 +1,11 @@
-//! Queries of this server to itself, over UDP until every worker has answered, and over TCP and
-//! TLS.
+//! Sends probe queries of this server to itself, over UDP until every worker has answered, and over
+//! TCP and TLS.
 //!
-//! Under a flood a probe may find no room in a socket's queue, which must not get a working server
-//! killed: a lost probe counts as answered if its worker has received any datagram from that
-//! socket, or any client message over a connection to that endpoint, since the round began. A
-//! worker that hangs receives nothing, and an accepted connection proves nothing.
+//! Under a flood, a full socket queue may drop a probe, which must not count as a failure of a
+//! working server. A lost UDP probe counts as answered if its worker has received any datagram from
+//! that socket since the round began, a lost TCP or TLS probe if any client message was received
+//! over a connection to that endpoint. A worker that hangs receives nothing; an accepted connection
+//! alone proves nothing.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -26,7 +27,7 @@ use wire::{Class, Flags, Name, RType};
 /// The port of plain DNS.
 pub const DNS_PORT: u16 = 53;
 
-/// An endpoint that does not answer.
+/// The failed probe of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeFailure {
     /// The reason.
@@ -47,7 +48,7 @@ impl ProbeFailure {
 /// How an endpoint is probed.
 #[derive(Debug, Clone, Copy)]
 pub struct ProbeOptions {
-    /// SO_MARK of its packets.
+    /// SO_MARK of the probe's packets.
     pub mark: Option<u32>,
     /// Time limit of one datagram, before the next is sent from another port.
     pub one_probe: Duration,
@@ -61,8 +62,8 @@ impl ProbeOptions {
     }
 }
 
-/// Probes from one new port after another: the kernel spreads source ports over the first
-/// `workers`, which read this address.
+/// Probes over UDP, each time from a new source port: the kernel spreads source ports over the
+/// first `workers` workers, which read this address.
 pub async fn udp(
     running: &ServerState,
     endpoint: Endpoint,
@@ -89,8 +90,8 @@ pub async fn udp(
         let ended = loop {
             match timeout(LOOK, &mut probe).await {
                 Ok(ended) => break ended,
-                // Under a flood the probe is queued behind other datagrams, or dropped, while those
-                // are received.
+                // Under a flood the probe may be dropped or queued while the worker receives other
+                // datagrams.
                 Err(_) if look(None) => return Ok(()),
                 Err(_) => {}
             }
@@ -113,11 +114,12 @@ pub async fn udp(
     let silent: Vec<String> =
         (0..workers).filter(|worker| !answered[*worker]).map(|worker| worker.to_string()).collect();
     let why = format!("{target} does not answer over UDP (worker {})", silent.join(", "));
-    // Another process has the address only if no worker of this one answered.
+    // Another process has the address only if no worker of this process answered.
     Err(ProbeFailure::new(why, is_taken && silent.len() == workers))
 }
 
-/// Probes over TCP; if a connection gets no reply in time another is opened, and either may answer.
+/// Probes over TCP or TLS. If a connection gets no reply in time, another is opened, and a reply on
+/// either suffices.
 pub async fn stream(
     running: &Arc<ServerState>,
     endpoint: Endpoint,
@@ -164,11 +166,11 @@ async fn ask(target: SocketAddr, query: &[u8], manner: &ProbeOptions) -> std::io
     manner.mark(&socket)?;
     socket.connect(target).await?;
     let reply = own_reply(stub_resolver::over_udp(&socket, query).await?)?;
-    // The worker's number is the last two bytes of its TXT record.
+    // The worker's number is the last two bytes of the reply's TXT record.
     Ok(reply.last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
 }
 
-/// A connection for a probe, which does not count towards the connection limit.
+/// Opens a connection for a probe, which does not count towards the connection limit.
 async fn connect<'r>(
     target: SocketAddr,
     running: &'r ServerState,
@@ -231,7 +233,7 @@ fn is_of_others(error: &std::io::Error) -> bool {
 #[error("another process answers")]
 struct OfOthers;
 
-/// The probe query: TXT of this name, class CH.
+/// Returns the probe query: type TXT, class CH, for this name.
 pub fn query(name: &Name) -> Vec<u8> {
     stub_resolver::query(rand::random(), Flags::RD, name, RType::TXT, Class::CH)
 }
@@ -244,13 +246,14 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Suffix of the reason if another process answers.
+/// Suffix of a failure's reason if another process answers at the address.
 pub const ANOTHER_ANSWERS: &str = ": another process answers";
-/// ANCOUNT in the header.
+/// The position of ANCOUNT in the header.
 const ANSWERS: std::ops::Range<usize> = 6..8;
-/// TXT, CH, TTL 0, RDLENGTH 3, a string of two bytes.
+/// The TXT record of a reply without its name and without the worker's number: TXT, CH, TTL 0,
+/// RDLENGTH 3, length 2 of the string.
 const WORKER_RECORD: [u8; 11] = [0, 16, 0, 3, 0, 0, 0, 0, 0, 3, 2];
-/// The type of a TLS record (RFC 8446, section 5.1).
+/// The content type of a TLS handshake record (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);
 /// Interval at which a pending probe checks whether clients' queries were received; a round's time

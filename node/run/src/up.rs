@@ -18,15 +18,15 @@ use configuration::Configuration;
 
 /// The result of `node up`.
 pub struct UpReport {
-    /// As text.
+    /// Text for the operator.
     pub output: String,
-    /// False if the fallback still depends on the network's name servers.
+    /// False if an address's fallback may change once the network's name servers are known.
     pub is_whole: bool,
 }
 
 /// Adds links, addresses and the failover table; sends host lookups to localdns only if a server
-/// answers.
-/// `no_list` is the reason if the Corefile needs the network's name servers, and none is known.
+/// answers. `no_list` is the reason, if the Corefile needs the network's name servers and none is
+/// known.
 ///
 /// # Errors
 /// An error of the kernel; new addresses are then removed again.
@@ -51,7 +51,8 @@ pub fn up(
         RuleSet::None => notes.push(no_address()),
         _ => return Err(text(no_address())),
     }
-    // Checked before addresses are added: without rules their clients would reach no server.
+    // Checked before addresses are added: without rules, clients of the addresses would reach no
+    // server.
     let there = || Rules::open()?.are_there();
     if let (RuleSet::Nft, Err(error @ NftError::NotSupported { .. })) = (settings.rules, there()) {
         return Err(text(error));
@@ -117,7 +118,7 @@ struct NewAddresses {
 }
 
 impl NewAddresses {
-    /// Removes them again; returns the error, and what remains.
+    /// Removes the added link and addresses; returns the error, and what remains.
     fn take_back(&self, error: String, settings: &NodeSettings, runtime: &Runtime) -> String {
         let link = Some(settings.link.as_str()).filter(|_| self.link);
         match runtime.block_on(node::remove_addresses(&self.addresses, link)) {
@@ -159,7 +160,7 @@ fn rules(listeners: &[Listener], settings: &NodeSettings, no_list: Option<&str>)
     Ok(UpReport { output, is_whole: no_list.is_none() })
 }
 
-/// Whether the list of name servers may change the address's fallback.
+/// Whether the network's name servers, once known, may change the address's fallback.
 fn wants_list(listener: &Listener) -> bool {
     match &listener.fallback {
         Some(fallback) => fallback.target == WIRE_SERVER,
@@ -171,7 +172,7 @@ fn host_resolver(listeners: &[Listener], settings: &NodeSettings) -> String {
     let Some(server) = crate::host_resolver_task::server(listeners) else { return String::new() };
     let not = "host lookups are not sent to this server";
     if let Err(why) = peers::answer(&[server]) {
-        // A drop-in of a killed server still sends them.
+        // A drop-in of a killed server still sends the host's lookups to localdns.
         return match HostResolver::stands().first() {
             Some(left) => {
                 format!("host lookups are sent to this server, by {}, although {why}\n", left.display())

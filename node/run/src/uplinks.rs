@@ -1,4 +1,4 @@
-//! Finds the links to other networks.
+//! Finds the uplinks: the links to networks outside the node and its pods.
 
 mod networks;
 mod nexthops;
@@ -16,20 +16,20 @@ use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
 
 use node::{CILIUM_LINK, NodeError};
 
-/// The names of these links, sorted. Outside hosts arrive over them; links of pods are not among
-/// them.
+/// The names of the uplinks, sorted. Outside hosts arrive over uplinks; links of pods are not
+/// uplinks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Uplinks {
-    /// Those without pods.
+    /// Uplinks without pods.
     pub(crate) alone: Vec<String>,
     /// Bridges, which may have pods as well: Azure CNI's azure0, OVN's br-ex.
     pub(crate) shared: Vec<String>,
 }
 
 impl Uplinks {
-    /// Finds them: links of a default route, in one part or in many, of any routing table; network
-    /// hardware (from Linux 5.14 on, which names the device), bonds and VLANs of it, and VRFs with
-    /// one of these; and the links with a name in `kept`. Blocks.
+    /// Finds the uplinks: links of a default route of any routing table, or of routes that together
+    /// amount to one; network hardware (from Linux 5.14 on, which names the device), bonds, VLANs
+    /// of either, and VRFs with one of these; and links named in `kept`. Blocks.
     ///
     /// # Errors
     /// If the kernel does not list its links, routes or nexthops.
@@ -56,7 +56,7 @@ impl Uplinks {
         let is_kind = |link: &Link, kind| link.kind == Some(kind);
         for (index, link) in links {
             let mut ports = links.iter().filter(|(_, port)| port.master == Some(*index));
-            // Packets of a port arrive on its bridge or bond; those of a VRF on both.
+            // Packets of a port arrive on its bridge or bond; packets of a VRF's port on both.
             let is_port =
                 link.master.is_some_and(|of| links.get(&of).is_none_or(|of| !is_kind(of, InfoKind::Vrf)));
             if link.is_bridge(links) {
@@ -84,11 +84,11 @@ impl Uplinks {
 struct Link {
     name: String,
     kind: Option<InfoKind>,
-    /// Whether it has a device on a bus.
+    /// Whether the link is a device on a bus, such as PCI.
     is_hardware: bool,
-    /// The bridge or bond that it is a port of.
+    /// The index of the bridge, bond or VRF of which the link is a port.
     master: Option<u32>,
-    /// The link that it is a VLAN of.
+    /// The index of the link below: for a VLAN, its parent.
     below: Option<u32>,
 }
 
@@ -102,7 +102,7 @@ impl Link {
         }
     }
 
-    /// The link that it is a VLAN of; the lowest one for nested VLANs.
+    /// Returns the parent of a VLAN; for nested VLANs, the lowest one.
     fn link_below<'l>(&self, links: &'l BTreeMap<u32, Self>) -> Option<&'l Self> {
         let mut below = links.get(&self.below?)?;
         for _ in 0..DEEPEST {
@@ -125,7 +125,7 @@ fn is_outward(links: &BTreeMap<u32, Link>, link: &Link) -> bool {
     }
 }
 
-/// The networks that are routed over each link, and by each nexthop object.
+/// The networks that are routed over each link, and through each nexthop object.
 #[derive(Debug, Default)]
 struct Routes {
     of_links: BTreeMap<u32, Vec<IpNet>>,
@@ -141,7 +141,7 @@ impl Routes {
         let Some(network) = network(route).filter(networks::counts) else { return };
         let is_main = route.header.table == RouteHeader::RT_TABLE_MAIN;
         let mut over = |link| {
-            // Cilium has a table with a default route to its pods.
+            // Cilium's own table has a default route to its pods.
             if is_main || Some(link) != internal {
                 self.of_links.entry(link).or_default().push(network);
             }
@@ -156,7 +156,7 @@ impl Routes {
         }
     }
 
-    /// The links that lead to other networks. Blocks.
+    /// Returns the links that lead to other networks. Blocks.
     fn lead_out(mut self) -> io::Result<BTreeSet<u32>> {
         if !self.of_nexthops.is_empty() {
             // With net.ipv4.nexthop_compat_mode=0, the route itself names no link.
@@ -172,7 +172,7 @@ impl Routes {
     }
 }
 
-/// The destination of a route.
+/// Returns the destination of a route.
 fn network(route: &RouteMessage) -> Option<IpNet> {
     let address = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Destination(RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
@@ -233,7 +233,7 @@ const DEEPEST: usize = 8;
 mod tests {
     use super::*;
 
-    /// Bridges count as shared.
+    /// Uplinks that are bridges are in `shared`.
     #[test]
     fn uplinks_by_hardware_and_default_route() {
         let other = |kind: &str| Some(InfoKind::Other(kind.to_owned()));

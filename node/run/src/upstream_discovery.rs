@@ -1,5 +1,5 @@
-//! The upstreams that replace 168.63.129.16 in the Corefile: the name servers of the node's
-//! network, updated when they change; the last list stays while there is no usable one.
+//! Finds the upstreams that replace 168.63.129.16 in the Corefile, the name servers of the node's
+//! network, and follows their changes. The last list stays in use while no usable one is found.
 //!
 //! ```text
 //! DHCP's, of links with a drop-in of localdns that hides them -> the resolv.conf -> if neither has
@@ -17,7 +17,7 @@ use files::FileRead;
 use crate::dhcp_leases::dhcp_servers;
 use node::{LINK, ListText, Upstreams, Usable, WIRE_SERVER, link_of};
 
-/// Whether an address is this server's.
+/// Function that returns whether an address is one of this server's.
 pub type IsOurs<'o> = &'o dyn Fn(IpAddr) -> bool;
 
 /// The list and its source.
@@ -27,24 +27,24 @@ pub struct Discovery {
     origin: ListOrigin,
     look: FileRead<NetworkLists>,
     due: Option<Instant>,
-    /// The file's last error, as reported.
+    /// The last error of a read, as reported.
     wrong: Option<String>,
 }
 
 /// The source of the current list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListOrigin {
-    /// No list, and none is needed.
+    /// There is no list.
     Nowhere,
     /// The file.
     File,
-    /// DHCP's leases, followed by the file.
+    /// DHCP leases, then the file.
     Leases,
-    /// [`KEPT`], with the last good list.
+    /// The file [`KEPT`] with the last good list.
     Kept,
 }
 
-/// The result of a check of the file.
+/// The result of a check of the sources.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ListChange {
     /// Unchanged.
@@ -56,11 +56,11 @@ pub enum ListChange {
 }
 
 impl Discovery {
-    /// Reads the list for the first time; if one is needed and there is none, retries for 5 s.
-    /// `is_ours` matches this server's addresses, which are not upstreams.
+    /// Reads the list for the first time; if `needed` and there is none, retries for 5 s. `is_ours`
+    /// matches this server's addresses, which are not upstreams.
     ///
     /// # Errors
-    /// If one is needed, and neither the file nor [`KEPT`] has one.
+    /// If a list is needed, and neither the leases, the file nor [`KEPT`] has one.
     pub fn first(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Result<Self, String> {
         let (list, origin, wrong) = await_list(file, needed, is_ours);
         if let (true, Some(wrong)) = (list.is_empty() && needed, &wrong) {
@@ -75,23 +75,23 @@ impl Discovery {
         Ok(Self { upstreams, file: file.to_owned(), origin, look: FileRead::default(), due: None, wrong })
     }
 
-    /// The list, for upstreams.
+    /// Returns the current list, which `forward` reads.
     pub fn upstreams(&self) -> &Arc<Upstreams> {
         &self.upstreams
     }
 
-    /// The list's source.
+    /// Returns the source of the current list.
     pub fn origin(&self) -> ListOrigin {
         self.origin
     }
 
-    /// The error of the last read of the file.
+    /// Returns the error of the last read; `None` if it found a list.
     pub fn wrong(&self) -> Option<&str> {
         self.wrong.as_deref()
     }
 
-    /// Called in every round: starts a read of the file at most once a second, on another thread;
-    /// applies a finished one, and returns what changed.
+    /// Called in every round: starts a read of the sources at most once a second, on another
+    /// thread; applies the result of a finished read, and returns what changed.
     pub fn look(&mut self, now: Instant, is_ours: IsOurs<'_>) -> ListChange {
         if self.due.is_none_or(|due| due <= now) {
             self.due = Some(now + EVERY);
@@ -116,21 +116,21 @@ impl Discovery {
     }
 }
 
-/// The servers for a command beside the server.
+/// The list of name servers for a command that runs beside the server.
 pub struct Listed {
     /// The list.
     pub upstreams: Arc<Upstreams>,
-    /// Why there are none, if some are needed.
+    /// Why the list is empty, if the Corefile needs it.
     pub none: Option<String>,
 }
 
 impl Listed {
-    /// The current ones, without waiting.
+    /// Reads the current list, without waiting.
     pub fn now(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Self {
         Self::of(look_at(file, is_ours), needed)
     }
 
-    /// As [`Discovery::first`], which waits for the network.
+    /// Reads the list as [`Discovery::first`] does: if it is needed and empty, retries for 5 s.
     pub fn awaited(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Self {
         Self::of(await_list(file, needed, is_ours), needed)
     }
@@ -147,7 +147,7 @@ fn there_are_none(wrong: &str) -> String {
     )
 }
 
-/// The file's text, with a file's time limit.
+/// Reads a file's text, within a time limit.
 ///
 /// # Errors
 /// The system's error, or an expired time limit.
@@ -156,7 +156,7 @@ pub fn text_of(file: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The list, its source, and the file's error.
+/// The list, its source, and the error of the network's sources.
 type Looked = (Vec<std::net::SocketAddr>, ListOrigin, Option<String>);
 
 /// Reads the list; if one is needed and there is none, retries for 5 s.
@@ -183,10 +183,10 @@ fn look_at(file: &Path, is_ours: IsOurs<'_>) -> Looked {
     (kept, origin, Some(wrong))
 }
 
-/// The network's texts.
+/// The texts of the network's two sources.
 struct NetworkLists {
     resolv_conf: std::io::Result<Vec<u8>>,
-    /// Of leases that the resolv.conf lacks.
+    /// The DNS servers of leases that the resolv.conf lacks.
     leases: String,
 }
 
@@ -195,7 +195,7 @@ impl NetworkLists {
         Self { resolv_conf: resolv_conf.map_err(std::io::Error::from), leases: dhcp_servers() }
     }
 
-    /// The usable servers, and the source of the first; or why there are none.
+    /// Returns the usable servers and the source of the first server, or why there are none.
     fn usable(
         self,
         file: &Path,
@@ -225,16 +225,16 @@ pub fn is_on_our_link(ip: IpAddr) -> bool {
     link_of(ip).is_some_and(|link| link == LINK)
 }
 
-/// The list as AKS's script writes it for programs that bypass this server; we keep it from one
-/// start to the next.
+/// The file with the last good list, for the next start. AKS's script writes the same file, for
+/// programs that bypass this server.
 pub const KEPT: &str = "/etc/localdns/upstream-dns";
 
-/// One line for the log.
+/// Returns a line for the log that names the servers.
 pub fn describe(list: &Upstreams) -> String {
     format!("{WIRE_SERVER} stands for {}", ListText(&list.list()))
 }
 
-/// A resolv.conf has some hundred bytes.
+/// Maximum size of a file in bytes; a resolv.conf has some hundred.
 const MOST: u64 = 1 << 20;
 /// Interval of checks.
 const EVERY: Duration = Duration::from_secs(1);

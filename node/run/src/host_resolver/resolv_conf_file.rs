@@ -1,5 +1,5 @@
-//! /etc/resolv.conf as a regular file: names this server while it serves, and its original text is
-//! kept.
+//! Makes /etc/resolv.conf, if it is a regular file, name this server while the server runs, and
+//! keeps the original text.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -13,9 +13,9 @@ use node::{added_addresses, link_of, name_servers};
 /// The file, and the copies of its original text.
 pub(super) struct OwnFile {
     path: PathBuf,
-    /// The copy in a directory that always exists.
+    /// The copy under /run, which does not survive a reboot; its directory is created.
     kept: PathBuf,
-    /// The copy that outlives a boot, if its directory exists.
+    /// The copy under /etc, which survives a reboot; written only if its directory exists.
     lasting: PathBuf,
     /// Returns the link that has an address.
     link_of: fn(IpAddr) -> Option<String>,
@@ -28,7 +28,8 @@ impl OwnFile {
         Self { path: RESOLV_CONF.into(), kept: KEPT.into(), lasting: LASTING.into(), link_of, added }
     }
 
-    /// Written in place, since it may be a mount of its own.
+    /// Makes the file name `server` only, and keeps the original text. Writes the file in place,
+    /// since it may be a mount point.
     pub(super) fn put(&self, server: IpAddr) -> Result<PathBuf> {
         if let Ok(target) = fs::read_link(&self.path) {
             return Err(HostResolverError::ForeignLink(target));
@@ -72,7 +73,7 @@ impl OwnFile {
         Ok(held.is_some())
     }
 
-    /// Whether it sends the host's lookups to localdns.
+    /// Whether the file sends the host's lookups to localdns.
     pub(super) fn stands(&self) -> bool {
         let Some(now) = self.text() else { return false };
         if self.held(&now).is_some() {
@@ -83,12 +84,12 @@ impl OwnFile {
         (self.added)().contains(&first) || (self.has_kept().is_some() && is_here())
     }
 
-    /// Whether it names this server.
+    /// Whether the file names this server.
     pub(super) fn names(&self, server: IpAddr) -> bool {
         self.text().is_some_and(|now| names(&now, server))
     }
 
-    /// Why it cannot be restored although it names no other server.
+    /// Returns why the file cannot be restored, if it names only addresses of localdns.
     pub(super) fn lost_original(&self) -> Option<HostResolverError> {
         let now = self.text()?;
         let server = self.ours_alone(&now)?;
@@ -99,7 +100,7 @@ impl OwnFile {
         }
     }
 
-    /// Its text; `None` if it is a symbolic link.
+    /// Returns the file's text; `None` if the file is a symbolic link or cannot be read.
     fn text(&self) -> Option<String> {
         if fs::read_link(&self.path).is_ok() {
             return None;
@@ -107,12 +108,12 @@ impl OwnFile {
         fs::read_to_string(&self.path).ok()
     }
 
-    /// The kept original, if the current text was made from it.
+    /// Returns the kept original from which the current text was made, if there is one.
     fn held(&self, now: &str) -> Option<Held> {
         self.all_held().find(|held| held.is_turned(now))
     }
 
-    /// The kept originals.
+    /// Returns the kept originals.
     fn all_held(&self) -> impl Iterator<Item = Held> {
         let texts = [&self.kept, &self.lasting].into_iter().filter_map(|kept| fs::read_to_string(kept).ok());
         texts.filter_map(|text| Held::parse(&text))
@@ -122,8 +123,8 @@ impl OwnFile {
         [&self.kept, &self.lasting].into_iter().find(|kept| kept.is_file())
     }
 
-    /// Returns the first server of the text if all of its servers are addresses that localdns added,
-    /// or that replaced the servers of a kept original: such addresses may be removed by now.
+    /// Returns the first server of the text if all its servers are addresses that localdns added,
+    /// or that replaced the servers of a kept original (these may have been removed since).
     fn ours_alone(&self, text: &str) -> Option<IpAddr> {
         let servers = name_servers(text);
         let first = servers.first()?.ip();
@@ -135,8 +136,8 @@ impl OwnFile {
     fn keep(&self, held: &Held) -> Result<()> {
         let text = held.to_text();
         write(&self.kept, &text)?;
-        // Without this copy the text is lost at a boot, which `status` then reports. An earlier
-        // copy with this text stays for its readers.
+        // Without this copy the original is lost at a reboot, which `status` then reports. If the
+        // write fails, an earlier copy of the same original stays.
         let is_new = held.servers.len() == 1;
         if self.lasting.parent().is_some_and(Path::is_dir) && replace(&self.lasting, &text).is_err() && is_new
         {
@@ -156,8 +157,8 @@ impl OwnFile {
     }
 }
 
-/// The added addresses from the kernel; empty on error. On a thread of its own, since the caller's
-/// may be a runtime's.
+/// Lists the addresses that localdns added, from the kernel; empty on error. Uses a thread of its
+/// own, since the caller's thread may run a tokio runtime.
 fn added() -> Vec<IpAddr> {
     let ask = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
@@ -174,8 +175,8 @@ fn failed(path: &Path, source: io::Error) -> HostResolverError {
     HostResolverError::File { path: path.to_owned(), source }
 }
 
-/// An original text, after a comment with our addresses that replaced its servers: it distinguishes
-/// our text from another program's, such as one for a changed network server.
+/// A kept copy: the original text and, in a comment on the first line, our addresses that replaced
+/// its servers. The addresses distinguish our text from another program's.
 struct Held {
     servers: Vec<IpAddr>,
     text: String,
@@ -193,23 +194,23 @@ impl Held {
         format!("{TURNED}{servers}\n{}", self.text)
     }
 
-    /// Whether the text is the one that we made, with line feeds that may follow if [`rewrite`] was
-    /// interrupted.
+    /// Whether localdns made the text `now` from this original; ignores line feeds at the end,
+    /// which an interrupted [`rewrite`] leaves.
     fn is_turned(&self, now: &str) -> bool {
         let is_now = |text: String| text.trim_end_matches('\n') == now.trim_end_matches('\n');
         self.servers.iter().any(|server| is_now(turned(&self.text, *server)))
     }
 }
 
-/// The text with this server in place of its name servers.
+/// Returns the text with this server in place of its name servers.
 fn turned(text: &str, server: IpAddr) -> String {
     let is_server = |line: &&str| line.split_ascii_whitespace().next() == Some("nameserver");
     let others = text.lines().filter(|line| !is_server(line)).map(|line| format!("{line}\n"));
     [format!("nameserver {server}\n")].into_iter().chain(others).collect()
 }
 
-/// Writes in place, and truncates only after the new text is written, so that it always names a
-/// server, even on a full disk. Line feeds cover the part to be truncated, so that nothing of the
+/// Writes in place, and truncates only after the new text is written, so that the file always names
+/// a server, even on a full disk. Line feeds cover the part to be truncated, so that nothing of the
 /// old text remains if the process is killed in between.
 fn rewrite(path: &Path, text: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).open(path)?;
@@ -223,7 +224,7 @@ fn rewrite(path: &Path, text: &str) -> io::Result<()> {
 const TURNED: &str = "# replaced by localdns with";
 const KEPT: &str = "/run/localdns/resolv.conf";
 const LASTING: &str = "/etc/localdns/resolv.conf";
-/// More than the size of any resolv.conf.
+/// Maximum of bytes that are covered, more than the size of any resolv.conf.
 const LONGEST: u64 = 1 << 20;
 
 #[cfg(test)]
@@ -284,7 +285,7 @@ mod tests {
             (false, false, None, Some(held)),
             (true, true, Some(other), Some(other)),
             (false, true, Some(other), Some(other)),
-            // The original is unknown, which is reported.
+            // The original text is lost, which is reported.
             (false, true, None, None),
         ] {
             let directory = tempfile::tempdir().expect("a directory");
@@ -354,7 +355,8 @@ mod tests {
             );
             assert_eq!(file.kept.exists(), is_refused, "{more}");
             if is_refused {
-                // `node down` removes the address: the next one must not drop the only copy.
+                // `node down` removes the address: the next `node down` must not delete the only
+                // copy.
                 let added = std::mem::replace(&mut file.added, Vec::new);
                 file.restore().expect_err("it still names only that address");
                 assert!(file.kept.exists(), "{more}");

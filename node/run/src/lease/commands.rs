@@ -25,7 +25,7 @@ use crate::lease_state::AddressLease;
 use crate::peers::{HANDS_OVER_KEY, PROBE};
 
 const ENOENT: i32 = 2;
-/// Maximum of queued commands, in total and for each process; each holds a descriptor.
+/// Maximum of queued commands, in total and for each process; a queued command holds a descriptor.
 const WAITING: usize = 16;
 const OF_PROCESS: usize = 4;
 
@@ -34,7 +34,7 @@ fn no_such_file() -> String {
     io::Error::from_raw_os_error(ENOENT).to_string()
 }
 
-/// Accepts commands on a thread that ends with the returned guard.
+/// Accepts commands on a new thread, which ends when the returned guard is dropped.
 pub(super) fn hear(sender: mpsc::UnboundedSender<LeaseCommand>) -> io::Result<ListenGuard> {
     let (orders, hearing) = ControlSocket::listen()?;
     let places = CommandSlots::default();
@@ -51,14 +51,14 @@ pub(super) fn hear(sender: mpsc::UnboundedSender<LeaseCommand>) -> io::Result<Li
 #[derive(Clone, Default)]
 struct CommandSlots(Arc<Mutex<Vec<u32>>>);
 
-/// A queued command of a process; released on drop.
+/// The place of a process's command in the queue; freed on drop.
 pub(super) struct CommandSlot {
     process: u32,
     places: CommandSlots,
 }
 
 impl CommandSlots {
-    /// A slot for this process (0 if unknown); `None` if too many are taken.
+    /// Takes a slot for this process (0 if unknown); `None` if too many are taken.
     fn take(&self, process: u32) -> Option<CommandSlot> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_process = taken.iter().filter(|one| **one == process).count();
@@ -79,8 +79,9 @@ impl Drop for CommandSlot {
     }
 }
 
-/// Checks that a `down` command is from a process that may change the rules. Without nftables
-/// nothing can prove that, and the user, root or this server's own, is sufficient.
+/// Checks that a `down` command is from a process that may change the rules. Without nftables there
+/// is no proof of that, and the control socket's check of the user (root or this server's own)
+/// suffices.
 fn check_net_admin() -> Result<(), String> {
     match Rules::open().and_then(|mut rules| rules.is_net_admin_proven()) {
         Ok(true) | Err(NftError::NotSupported { .. }) => Ok(()),
@@ -90,7 +91,7 @@ fn check_net_admin() -> Result<(), String> {
 }
 
 impl LeaseThread {
-    /// Executes commands until then; returns false if the thread must end.
+    /// Executes commands until `until`; returns false if the thread must end.
     pub(super) async fn serve_commands_until(&mut self, until: Instant) -> bool {
         loop {
             match timeout_at(until, self.receiver.recv()).await {
@@ -113,8 +114,8 @@ impl LeaseThread {
         }
     }
 
-    /// Executes a command. During a handover `down` is refused, since the next process would
-    /// restore everything.
+    /// Executes a command of the control socket. During a handover `down` is refused, since the
+    /// next process would restore everything.
     pub(super) async fn execute(&mut self, order: ControlCommand, hands_over: bool) {
         match order.word.as_str() {
             "down" if hands_over => {
@@ -131,7 +132,7 @@ impl LeaseThread {
         }
     }
 
-    /// This server's state, for `node status`.
+    /// Returns this server's state, for `node status`.
     fn status(&mut self, hands_over: bool) -> Value {
         let now = Instant::now();
         let in_place = self.rules.as_mut().map(|rules| are_in_place(rules).unwrap_or(false));
@@ -202,7 +203,8 @@ impl LeaseThread {
         })
     }
 
-    /// Releases everything until the next start.
+    /// Releases leases and the host resolver, and stops restoring addresses and rules until a
+    /// restart.
     async fn let_go(&mut self) -> String {
         self.state.let_go.store(true, Relaxed);
         let pid = std::process::id();
@@ -223,7 +225,7 @@ impl LeaseThread {
     }
 }
 
-/// Upstreams that are down.
+/// Returns the upstreams that are down.
 fn down(configuration: &Configuration) -> BTreeSet<String> {
     let chains = configuration.blocks.iter().filter_map(|block| block.pipeline.forwarding());
     let stanzas = chains.flat_map(|forwarding| forwarding.chain.stanzas());
@@ -234,7 +236,7 @@ fn down(configuration: &Configuration) -> BTreeSet<String> {
 mod tests {
     use super::*;
 
-    /// In total, and for each process.
+    /// The limits apply to all processes together and to each process.
     #[test]
     fn limits_queued_commands() {
         let places = CommandSlots::default();

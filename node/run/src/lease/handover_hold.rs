@@ -1,4 +1,5 @@
-//! Leases during a handover: queries wait in the sockets' queues until the next process answers.
+//! Extends the leases during a handover: queries wait in the sockets' queues until the next process
+//! answers.
 
 use std::net::IpAddr;
 use std::sync::mpsc::Sender;
@@ -10,7 +11,7 @@ use super::{LeaseCommand, LeaseThread, log_lost};
 
 impl LeaseThread {
     /// Keeps queries queued until this process resumes (true) or another has taken over; at most
-    /// `at_most`, then they fail over. Addresses that have failed over already stay so.
+    /// `at_most`, after which queries fail over. Addresses without a lease get none.
     pub(super) async fn hold(&mut self, held: Sender<()>, at_most: Option<Duration>) -> bool {
         let mut until = at_most.map(|at_most| Instant::now() + at_most);
         self.stretch(until);
@@ -18,7 +19,7 @@ impl LeaseThread {
         let _ = held.send(());
         let mut again = Instant::now() + HELD / 4;
         loop {
-            // Other commands meanwhile.
+            // Serves commands between two extensions.
             match timeout_at(again, self.receiver.recv()).await {
                 Err(_) => {
                     self.stretch(until);
@@ -44,15 +45,15 @@ impl LeaseThread {
         }
     }
 
-    /// Extends the leases, until `until` at most, also in the failover table, since the lease table
-    /// ends with this process.
+    /// Extends the leases, until `until` at most. Extends them in the failover table, too, since
+    /// the lease table ends with this process.
     fn stretch(&mut self, until: Option<Instant>) {
         let now = Instant::now();
         let lasts = match until.map(|until| until.saturating_duration_since(now)) {
             None => HELD,
             Some(Duration::ZERO) => return self.log_expired(now),
-            // The previous extension is long enough. In a table that both processes share, a
-            // shorter one would cut the other's.
+            // The previous extension is long enough. A shorter one would shorten the other
+            // process's, if both share a table.
             Some(left) if left < HELD / 4 => return,
             Some(left) => left.min(HELD),
         };
@@ -72,7 +73,7 @@ impl LeaseThread {
             .for_each(|(_, lease)| lease.ends = Some(now + lasts));
     }
 
-    /// Addresses in the rules that have a lease.
+    /// Returns the addresses in the rules that have a lease.
     fn held_at(&self, now: Instant) -> Vec<IpAddr> {
         let states = self.state.addresses();
         let is_held =
@@ -80,7 +81,7 @@ impl LeaseThread {
         self.put.iter().flatten().map(|listener| listener.address).filter(is_held).collect()
     }
 
-    /// Logs the leases as lost: the next process did not answer in time.
+    /// Logs expired leases as lost: the next process did not answer in time.
     fn log_expired(&self, now: Instant) {
         let Some(running) = self.running.upgrade() else { return };
         for (address, lease) in self.state.addresses().iter_mut() {
@@ -91,5 +92,5 @@ impl LeaseThread {
     }
 }
 
-/// How long no process needs to answer while one takes over from another.
+/// Maximum duration of one extension of the leases; the next follows after a quarter of it.
 const HELD: Duration = Duration::from_secs(2);

@@ -10,8 +10,8 @@ use super::LeaseThread;
 use crate::aks_files;
 
 impl LeaseThread {
-    /// Updates the upstreams to the current name servers of the node's network, and the files for
-    /// other programs.
+    /// Updates the upstreams to the current name servers of the node's network; writes the files
+    /// for other programs if the servers or the configuration changed.
     pub(super) fn follow(&mut self, running: &ServerState, configuration: &Arc<Configuration>) {
         let own = |ip| {
             configuration.endpoints.keys().any(|own| own.address.ip() == ip)
@@ -50,7 +50,7 @@ impl LeaseThread {
             ListChange::Nothing => {}
         }
         let changes = self.discovery.upstreams().changes();
-        // A weak pointer keeps the allocation, so the address cannot be reused meanwhile.
+        // The weak pointer keeps the allocation, so an equal address means the same configuration.
         let is_written = |(of, at): &(Weak<Configuration>, u64)| {
             std::ptr::eq(of.as_ptr(), Arc::as_ptr(configuration)) && *at == changes
         };

@@ -1,4 +1,4 @@
-//! One round of probes, and its result.
+//! Runs one round of probes, and evaluates the result.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use listen::ServerState;
 use plugin::endpoint::Endpoint;
 
 impl LeaseThread {
-    /// The addresses that did not answer, with the reason.
+    /// Probes the listeners; returns the addresses that did not answer, with the reason.
     pub(super) async fn probe(
         &self,
         running: &Arc<ServerState>,
@@ -48,9 +48,9 @@ impl LeaseThread {
         heard(asked, listeners).await
     }
 
-    /// Addresses left to the cluster's own DNS until the plugins are ready, with the reason: it has
-    /// the answers for which this server would return SERVFAIL. Once ready, a plugin counts as
-    /// ready.
+    /// Returns the addresses left to the cluster's own DNS until all plugins have been ready once,
+    /// with the reason. Until then this server would return SERVFAIL where the cluster's DNS has
+    /// the answer.
     pub(super) fn left_to_cluster(
         &mut self,
         running: &ServerState,
@@ -64,7 +64,7 @@ impl LeaseThread {
             self.is_known = true;
             return Vec::new();
         };
-        // The plugin's name only: the rest of the reason may differ each time.
+        // Only the plugin's name is kept: the rest of the reason may differ each time.
         let plugin = missing.split(':').next().unwrap_or_default();
         let why = format!("{plugin} has not listed its objects yet: the cluster's DNS answers meanwhile");
         let silent = ProbeFailure { why, is_taken: false };
@@ -72,11 +72,11 @@ impl LeaseThread {
         listeners.iter().map(|one| one.address).filter(of_cluster).map(|ip| (ip, silent.clone())).collect()
     }
 
-    /// Service addresses that other programs' rules redirect, provided that another address proves
-    /// that the server works: addresses that do not answer while no rule of localdns guides probes
-    /// to them, and addresses where another process answers probes regardless of the rules, as with
-    /// IPVS, unless the rules were written in this round (`rules_written`). Empty if there is any
-    /// other problem.
+    /// Returns the service addresses that other programs' rules redirect, if another address
+    /// answers, which shows that the server works. These are addresses that do not answer while no
+    /// rule of localdns exempts probes from address translation, and addresses where another
+    /// process answers despite the rules, as with IPVS; the latter not in the round that writes the
+    /// rules (`rules_written`). Empty if there is any other problem.
     pub(super) fn led_away(
         &self,
         listeners: &[Listener],
@@ -93,14 +93,14 @@ impl LeaseThread {
         }
     }
 
-    /// Whether probes arrive here despite address translation.
+    /// Whether rules or leases make probes arrive here despite address translation.
     fn reaches_services(&self) -> bool {
         let by_rules = || self.put.is_some() || self.iptables.as_ref().is_some_and(KeptRules::brings_probes);
         self.leases.is_some() || (matches!(self.settings.rules, RuleSet::Iptables(_)) && by_rules())
     }
 }
 
-/// The note for an address with queries redirected by other programs.
+/// Returns the note for an address with queries that other programs redirect.
 pub(super) fn redirected_note(ip: IpAddr, rules: RuleSet) -> Diagnosis {
     let remedy = match rules {
         RuleSet::Nft => "fix what prevents the rules, or set -rules iptables",
@@ -113,7 +113,7 @@ pub(super) fn redirected_note(ip: IpAddr, rules: RuleSet) -> Diagnosis {
     Diagnosis::new(problem, remedy)
 }
 
-/// The addresses that did not answer; a probe that panicked counts as such.
+/// Returns the addresses that did not answer; an address with a panicked probe is one of them.
 async fn heard(
     mut asked: JoinSet<(IpAddr, Result<(), ProbeFailure>)>,
     listeners: &[Listener],

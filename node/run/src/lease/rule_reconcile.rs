@@ -1,5 +1,4 @@
-//! Brings rules and leases to the desired state, and reports addresses that localdns does not
-//! manage.
+//! Creates and repairs rules and lease tables, and reports addresses that localdns does not manage.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,9 +15,9 @@ use crate::self_probe::DNS_PORT;
 use crate::{NodeSettings, RuleSet, foreign_addresses};
 
 impl LeaseThread {
-    /// Problems of addresses on other programs' links, and of leftover addresses that no server
-    /// listens on. Looked up only when addresses change, since a link may have the addresses of all
-    /// services; another server may start or stop listening on leftover addresses at any time.
+    /// Returns problems of addresses on other programs' links, and of leftover addresses on which
+    /// no server listens. The addresses are read only when they change, since a link may have the
+    /// addresses of all services. Listening servers are checked at an interval.
     pub(super) async fn misplaced(
         &mut self,
         configuration: &Configuration,
@@ -43,10 +42,10 @@ impl LeaseThread {
         foreign.iter().chain(unserved).cloned().collect()
     }
 
-    /// Brings the rules to the desired state.
+    /// Adds or repairs the rules of the rule set.
     pub(super) async fn keep(&mut self, listeners: &[Listener], clients: &Clients) -> Result<(), Diagnosis> {
         match self.settings.rules {
-            // Without leases these rules would redirect all clients.
+            // Without a lease table these rules would redirect all clients.
             RuleSet::Nft if self.leases.is_none() => return Ok(()),
             RuleSet::Nft => {
                 return self.reconcile_tables(listeners, clients).map_err(|error| {
@@ -86,8 +85,8 @@ impl LeaseThread {
         Ok(())
     }
 
-    /// Removes tables of an earlier server with leases, which would redirect queries; returns the
-    /// error.
+    /// Removes the failover table of an earlier server with leases, which would redirect queries;
+    /// returns the error, if any.
     pub(super) fn clear_tables(&mut self) -> Option<Diagnosis> {
         if !self.clears_tables {
             return None;
@@ -104,7 +103,8 @@ impl LeaseThread {
         }
     }
 
-    /// Opens the lease table, and lets probes reach these listeners despite address translation.
+    /// Opens the lease table if this is needed, and lets probes reach these listeners despite
+    /// address translation.
     pub(super) fn open_leases(&mut self, listeners: &[Listener]) -> Result<(), node::NftError> {
         if self.settings.rules.has_leases() && self.leases.is_none() {
             self.leases = Some(self.new_leases()?);
@@ -128,12 +128,12 @@ impl LeaseThread {
     }
 }
 
-/// Interval of checks whether another server listens on a leftover address; the kernel lists all
-/// sockets for each.
+/// Interval of checks whether another server listens on a leftover address; for each address, the
+/// kernel lists all sockets.
 const UNSERVED: Duration = Duration::from_secs(2);
 
-/// Whether the failover table is unchanged. With several servers in this network namespace a change
-/// is accepted, since they would otherwise overwrite each other forever.
+/// Whether the failover table is unchanged. If several servers run in this network namespace, a
+/// change is accepted, since they would otherwise overwrite each other's rules forever.
 pub(super) fn are_in_place(rules: &mut Rules) -> Result<bool, node::NftError> {
     Ok(match rules.standing()? {
         TableState::AsPut => true,
@@ -142,7 +142,8 @@ pub(super) fn are_in_place(rules: &mut Rules) -> Result<bool, node::NftError> {
     })
 }
 
-/// Which means of detecting a death the kernel lacks, and what replaces it.
+/// Returns which means of detecting a server's death the kernel lacks, and when queries fail over
+/// instead.
 pub(super) fn lacking(seen: DeathDetection) -> Option<&'static str> {
     match (seen.by_owner, seen.by_socket) {
         (true, true) => None,

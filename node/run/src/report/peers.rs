@@ -1,4 +1,4 @@
-//! A server's status as lines.
+//! Converts a server's status to lines of `node status`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ use crate::is_link_local;
 use crate::peers::Reported;
 use crate::self_probe;
 
-/// Whether each address of the servers is held by one of them or, without leases, answered its last
-/// probe. Service addresses at which another process answers are exempt, as for READY.
+/// Whether each address of the servers has a held lease of one of them or, without leases, answered
+/// its last probe. Service addresses at which another process answers are exempt, as for READY.
 pub(super) fn are_held(servers: &[Reported]) -> bool {
     let addresses = || keepers(servers).flat_map(|status| of_server(status).map(move |one| (status, one)));
     let is_held = |ip: &Value| {
@@ -33,12 +33,13 @@ pub(super) fn are_held(servers: &[Reported]) -> bool {
     addresses().all(|(_, one)| is_held(&one["address"]) || is_taken(one))
 }
 
-/// The status of each address of a server.
+/// Returns the status of each address of a server.
 pub(super) fn of_server(status: &Value) -> impl Iterator<Item = &Value> {
     status["addresses"].as_array().into_iter().flatten()
 }
 
-/// Files by which servers had sent host lookups to localdns, and that another program has removed.
+/// Returns a line for each file that sent the host's lookups to a server and no longer does, since
+/// another program changed it.
 pub(super) fn removed_host_resolvers(servers: &[Reported], stand: &[PathBuf]) -> Vec<Finding> {
     let keeping = servers.iter().flatten().filter(|status| status["let_go"] != true);
     let put = keeping.filter_map(|status| status["host_resolver"].as_str());
@@ -122,7 +123,7 @@ pub(super) fn server_lines(status: &Value) -> Vec<Finding> {
         lines.push(Finding::diagnosis("lookups", &error));
     }
     let notes = status["notes"].as_array().into_iter().flatten().filter_map(from_json);
-    // The server's note of the same is not shown twice.
+    // A note with the problem of `host_resolver_error` is not shown again.
     let is_shown =
         |note: &Diagnosis| not_turned.as_ref().is_some_and(|error| note.problem.ends_with(&error.problem));
     lines.extend(notes.filter(|note| !is_shown(note)).map(|note| Finding::note(&note)));
@@ -137,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Without leases, each must have answered its last probe.
+    /// Without leases, each address must have answered its last probe.
     #[test]
     fn addresses_are_held_or_answered() {
         let server = |has_leases: bool, address: Value| {

@@ -26,7 +26,8 @@ pub(super) fn rules_of(
             false => Err(differences(&tables.led().map_err(text)?, listeners)),
         };
     }
-    // Running servers know which rules they wrote; the Corefile may have changed since.
+    // The status of running servers is used: the Corefile may have changed since they wrote the
+    // rules.
     for status in keepers {
         // A starting server has written no rules yet: the existing ones are its predecessor's.
         if status["rules_put"] == false {
@@ -36,12 +37,12 @@ pub(super) fn rules_of(
             return Err(Diagnosis::new(TAKEN, "the server restores them, or its note says why not"));
         }
     }
-    // With two servers of different addresses, the table has those of the last writer.
+    // If two servers have different addresses, the table has the addresses of the last writer.
     let led = tables.led().map_err(text)?;
     let is_led = |ip: &IpAddr| led.iter().any(|(led, _)| led == ip);
     let mut unled: Vec<IpAddr> = leased(servers).filter(|ip| !is_led(ip)).collect();
     if !unled.is_empty() {
-        // An address may have gone with a reload since the query.
+        // A reload after the servers reported their status may have removed an address.
         let again = peers_status::all().reports;
         unled.retain(|ip| leased(&again).any(|leased| leased == *ip));
     }
@@ -56,13 +57,14 @@ pub(super) fn rules_of(
     }
 }
 
-/// The addresses of servers with leases.
+/// Returns the addresses of servers with leases.
 fn leased(servers: &[Reported]) -> impl Iterator<Item = IpAddr> {
     let with_leases = keepers(servers).filter(|status| status["has_leases"] == true);
     with_leases.flat_map(of_server).filter_map(|one| one["address"].as_str()?.parse().ok())
 }
 
-/// Whether no iptables rule is left if there must be none, other programs' rules not counted.
+/// Whether no iptables rule of localdns or AKS's script is left, if the servers' status requires
+/// that; `Ok(true)` if it does not.
 pub(super) fn no_iptables_rules_left(
     servers: &[Reported],
     notes: &mut Vec<Diagnosis>,
@@ -83,7 +85,7 @@ pub(super) fn no_iptables_rules_left(
     }
 }
 
-/// The differences between the existing rules and this Corefile, and the remedy.
+/// Returns the differences between the existing rules and this Corefile, and the remedy.
 fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> Diagnosis {
     let of_corefile = listeners.iter().filter_map(|listener| {
         let ip = listener.address;

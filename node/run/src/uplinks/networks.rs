@@ -1,9 +1,9 @@
-//! Whether the networks that are routed over a link are other networks than the cluster's.
+//! Decides whether the networks routed over a link lead out of the cluster.
 
 use ipnet::IpNet;
 
-/// Whether a network counts for [`lead_out`]: it is large, and neither multicast nor of a range that
-/// only a cluster or a link has (240.0.0.0/4, fc00::/7, fe80::/10).
+/// Whether a network counts for [`lead_out`]: it is large, and neither multicast nor in a range
+/// that is used only inside a cluster or on a link (240.0.0.0/4, fc00::/7, fe80::/10).
 pub(super) fn counts(network: &IpNet) -> bool {
     match network {
         IpNet::V4(network) => network.prefix_len() <= LONGEST_V4 && network.network().octets()[0] < 224,
@@ -11,9 +11,9 @@ pub(super) fn counts(network: &IpNet) -> bool {
     }
 }
 
-/// Whether these networks, all of which [count](counts), together have as many addresses as only a
-/// default route has, in one part or in many: 0.0.0.0/1 with 128.0.0.0/1, 2000::/3, or all networks
-/// but the private ones.
+/// Whether these networks, all of which [count](counts), together have so many addresses that they
+/// amount to a default route, such as 0.0.0.0/1 with 128.0.0.0/1, 2000::/3, or all networks but the
+/// private ones.
 pub(super) fn lead_out(networks: &Vec<IpNet>) -> bool {
     let (mut v4, mut v6) = (0, 0);
     // Neither equal nor overlapping networks count twice.
@@ -27,13 +27,14 @@ pub(super) fn lead_out(networks: &Vec<IpNet>) -> bool {
     v4 >= LARGE_V4 || v6 >= LARGE_V6
 }
 
-/// Longest prefixes that count: a router's table may have a million longer ones.
+/// Longest prefixes that count: a router's table may have a million routes with longer prefixes.
 const LONGEST_V4: u8 = 16;
 const LONGEST_V6: u8 = 32;
-/// As many addresses as a /6 has: three times all private networks (RFC 1918, RFC 6598). A cluster
-/// may use one or two public /8 as well.
+/// Minimum of IPv4 addresses that lead out, those of a /6: three times all private networks (RFC
+/// 1918, RFC 6598), since a cluster may also use one or two public /8.
 const LARGE_V4: u64 = 1 << (32 - 6);
-/// As many as a /12 has, the largest block of a regional registry; in units of a /32.
+/// Minimum of IPv6 addresses that lead out, those of a /12, the largest block of a regional
+/// registry; in units of a /32.
 const LARGE_V6: u64 = 1 << (32 - 12);
 
 #[cfg(test)]
@@ -51,7 +52,7 @@ mod tests {
             ("8000::/1", true),
             ("2000::/3", true),
             ("192.0.0.0/2", true),
-            // All but 10.0.0.0/8, in parts of which each is small.
+            // Many small networks that together are as large as a /6.
             ("1.0.0.0/8 2.0.0.0/7 4.0.0.0/8 6.0.0.0/9 6.128.0.0/9", true),
             ("2400::/13 2600::/13", true),
             // Clusters' networks.

@@ -1,4 +1,4 @@
-//! The kernel's nexthop objects (`ip nexthop`): a route may name one in place of its link.
+//! Lists the kernel's nexthop objects (`ip nexthop`), which a route may name in place of its link.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,10 +9,11 @@ use rtnetlink::sys::constants::NETLINK_ROUTE;
 use rtnetlink::sys::{Socket, SocketAddr};
 use socket2::SockRef;
 
-/// The links of each object, by its id; of a group, those of its members. Blocks.
+/// Returns the links of each nexthop object, by the object's id; a group has the links of its
+/// members. Blocks.
 ///
 /// # Errors
-/// If the kernel does not list them.
+/// If the kernel does not list the objects.
 pub(super) fn all() -> io::Result<BTreeMap<u32, Vec<u32>>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
@@ -38,7 +39,7 @@ pub(super) fn all() -> io::Result<BTreeMap<u32, Vec<u32>>> {
     }
 }
 
-/// One object.
+/// One nexthop object.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Nexthop {
     id: u32,
@@ -81,12 +82,12 @@ fn request() -> Vec<u8> {
     let mut request = ((NLMSG_HEADER + NHMSG) as u32).to_ne_bytes().to_vec();
     request.extend(RTM_GETNEXTHOP.to_ne_bytes());
     request.extend(flags.to_ne_bytes());
-    // Sequence number, port and `struct nhmsg`, of any family.
+    // Sequence number, port and `struct nhmsg` are 0: any address family.
     request.resize(NLMSG_HEADER + NHMSG, 0);
     request
 }
 
-/// The type and the body of the first message, and what follows it.
+/// Returns the type and the body of the first message, and the bytes after it.
 fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
@@ -94,7 +95,7 @@ fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-// The kernel's include/uapi/linux/netlink.h, rtnetlink.h and nexthop.h.
+// Constants of the kernel's include/uapi/linux/netlink.h, rtnetlink.h and nexthop.h.
 const NLMSG_HEADER: usize = 16;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
