@@ -6,7 +6,8 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::{DEFAULT_MARKER, Request};
 
-/// The subcommand. Boolean flags and `-log-format` are as in other commands, and are passed in.
+/// Returns the subcommand. `flag` makes a boolean flag, and `log_format` is the `-log-format` of
+/// all commands.
 pub fn command(flag: impl Fn(&'static str, &'static str) -> Arg, log_format: Arg) -> Command {
     let file = |name: &'static str| {
         Arg::new(name).long(name).value_name("FILE").value_parser(value_parser!(PathBuf))

@@ -10,7 +10,7 @@ use stub_resolver::LookupOutcome;
 use super::reconcile::{Outcomes, WantedLines};
 use metrics::{Families, MetricSource, names};
 
-/// Written after each round, read at each scrape.
+/// The counters, updated after each round and read at each scrape.
 #[derive(Debug, Default)]
 pub(crate) struct Counters(Mutex<Counts>);
 
@@ -20,7 +20,8 @@ struct Counts {
     lookups: BTreeMap<&'static str, u64>,
     writes: BTreeMap<&'static str, u64>,
     last_good: Option<Instant>,
-    /// Verdict and lines of each service in the last round.
+    /// Verdict and number of lines of each service, after the last round that could update the
+    /// file.
     services: BTreeMap<String, (&'static str, usize)>,
 }
 
@@ -34,7 +35,7 @@ impl Counters {
         }
     }
 
-    /// Counts a round's change of the file; `None`: it could not be changed.
+    /// Counts a round's update of the file; `written` is `None` if the file could not be updated.
     pub(crate) fn wrote(&self, now: Instant, written: Option<UpdateOutcome>, plan: &WantedLines) {
         let mut counts = self.counts();
         let result = match written {

@@ -1,12 +1,12 @@
-//! `localdns node-resolver`: Kubernetes services as lines of the node's own /etc/hosts.
+//! `localdns node-resolver`: writes Kubernetes services as lines into the node's own /etc/hosts.
 //!
 //! ```text
 //! names -> lookups at the cluster's DNS -> plan (pure) -> managed lines in the hosts file
 //! ```
 //!
 //! For programs that read /etc/hosts and cannot query the cluster, such as the container runtime
-//! that pulls from the image registry. The hosts file is the only state: its lines are kept while
-//! no server answers. Serves no query.
+//! that pulls from the image registry. The hosts file is the only state: its managed lines are kept
+//! while no DNS server answers. Serves no queries.
 
 mod cli;
 mod counters;
@@ -46,7 +46,7 @@ pub use settings::{Request, SettingsError};
 /// Runs until SIGTERM or SIGINT, for one round, or only to remove the managed lines.
 ///
 /// # Errors
-/// The error that ends it, in one or more lines.
+/// The error that ends the run, in one or more lines.
 pub fn run(request: &Request) -> Result<ExitCode, RunError> {
     if request.remove {
         return remove(request);
@@ -64,19 +64,19 @@ pub fn run(request: &Request) -> Result<ExitCode, RunError> {
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
-/// Why it ends.
+/// Why the run ends.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// The environment, a flag or the list of services.
+    /// The environment, a flag or the list of services is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The hosts file cannot be changed.
     #[error(transparent)]
     Hosts(#[from] WriteError),
-    /// The address for metrics.
+    /// The address for metrics cannot be used.
     #[error(transparent)]
     Metrics(#[from] admin::AdminError),
-    /// Threads, signals, standard output.
+    /// An error of threads, signals or standard output.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
@@ -110,7 +110,7 @@ struct NodeResolver {
     logger: Logger,
     /// The last logged verdict of each service.
     logged_verdicts: BTreeMap<Service, Verdict>,
-    /// The last error of the hosts file, which is not repeated.
+    /// The last logged error of a round, which is not logged again.
     logged_error: Option<String>,
 }
 
@@ -156,14 +156,13 @@ impl NodeResolver {
     /// Runs rounds until a signal.
     async fn keep(&mut self) -> Result<(), RunError> {
         let mut signals = Signals::new()?;
-        // Created outside of the loop: a round that ends, or a slow disk, does not restart this
-        // check.
+        // Created outside of the loop, so that the end of a round does not restart this check.
         let mut look = Box::pin(Self::read_services(self.services.file()));
         loop {
             let began = Instant::now();
             tokio::select! {
-                // A round has no await point after it begins to write, so a signal cannot cancel it
-                // halfway.
+                // A round has no await point once it has begun to write, so a signal cannot cancel
+                // a write.
                 ended = self.round() => match ended {
                     Err(RunError::Hosts(error @ WriteError::Orphaned(_))) => return Err(error.into()),
                     ended => self.log_error(ended.err()),
@@ -175,7 +174,7 @@ impl NodeResolver {
             loop {
                 tokio::select! {
                     () = sleep_until(next) => break,
-                    // Signals are handled meanwhile: the list may be on a disk that hangs.
+                    // Signals are handled during this read: the list may be on a disk that hangs.
                     read = &mut look => {
                         look.set(Self::read_services(self.services.file()));
                         if read.is_some_and(|read| self.took_services(read)) {
@@ -231,7 +230,7 @@ impl NodeResolver {
     async fn read_services(file: Option<ServicesFile>) -> Option<services::Read> {
         sleep(LOOK).await;
         let file = file?;
-        // It fails only when the runtime ends.
+        // The join fails only when the runtime ends.
         spawn_blocking(|| file.read()).await.ok()
     }
 
@@ -313,7 +312,7 @@ impl Signals {
     }
 }
 
-/// The marker of OpenShift's script, so that its lines are managed.
+/// The marker of OpenShift's script, so that lines of that script are managed, too.
 pub const DEFAULT_MARKER: &str = "openshift-generated-node-resolver";
 /// Time limit of a round's lookups.
 const ROUND: Duration = Duration::from_secs(10);

@@ -1,4 +1,5 @@
-//! Computes the managed lines from a round's lookups: pure, without file, clock and network.
+//! Computes the managed lines from a round's lookups: a pure function, without file, clock and
+//! network.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -10,7 +11,7 @@ use stub_resolver::{Family, LookupError, LookupOutcome};
 
 use super::services::Service;
 
-/// The result of each lookup; a missing one has failed.
+/// The result of each lookup; a missing entry counts as a failed lookup.
 pub(crate) type Outcomes = HashMap<(Service, Family), LookupOutcome>;
 
 /// Settings for every service.
@@ -22,7 +23,7 @@ pub(crate) struct Rules {
     pub(crate) networks: Vec<IpNet>,
 }
 
-/// The managed lines, and the reasons.
+/// The managed lines that the file must have, and the verdict on each service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WantedLines {
     pub(crate) entries: Vec<ManagedLine>,
@@ -32,32 +33,32 @@ pub(crate) struct WantedLines {
 /// The result for a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It has these lines, by an answer.
+    /// The service has the lines of the last answer.
     Known,
-    /// An answer without addresses.
+    /// The answer has no addresses, so the service has no lines.
     Absent,
-    /// Existing lines are kept without an answer, at least in one family.
+    /// At least one family has no answer: its existing lines are kept.
     Kept(LookupError),
-    /// It gets no line, whatever the answer.
+    /// The service gets no line, whatever the answer.
     LeftOut(Reason),
 }
 
 /// Why a service gets no line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A line that is not managed has this name; its number.
+    /// An unmanaged line, of this number, defines this name.
     Defined { name: String, line: usize },
-    /// It is an alias: of type ExternalName.
+    /// The service is an alias, that is, of type ExternalName.
     Alias,
-    /// It has this many addresses in a family, and no configured networks distinguish headless
-    /// services.
+    /// The service has this many addresses in one family, as a headless service has, and no
+    /// configured networks show that they are service addresses.
     Headless(usize),
-    /// None of its addresses is allowed; this is the first.
+    /// None of the service's addresses is allowed; this is the first.
     Refused(IpAddr),
 }
 
 impl Verdict {
-    /// One word, for metrics; changes within one word are not logged.
+    /// Returns the verdict as one word, for metrics; a change that keeps the word is not logged.
     pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::Known => "known",
@@ -71,10 +72,11 @@ impl Verdict {
     }
 }
 
-/// Decides on every service.
+/// Computes the lines and the verdict of every service.
 ///
-/// In each family an answer replaces the managed lines, an answer without address removes them, and
-/// a failure keeps them. NXDOMAIN holds for both families, unless the other one has addresses.
+/// In each family, an answer with addresses replaces the managed lines, an answer without addresses
+/// removes them, and a failure keeps them. NXDOMAIN holds for both families, unless the other
+/// family has addresses.
 pub(crate) fn plan(
     services: &BTreeSet<Service>,
     rules: &Rules,
@@ -107,17 +109,17 @@ pub(crate) fn plan(
 }
 
 impl Rules {
-    /// All names that managed lines may define.
+    /// Returns all names that managed lines may define.
     pub(crate) fn names_of(&self, services: &BTreeSet<Service>) -> HashSet<String> {
         services.iter().flat_map(|service| self.names(service)).collect()
     }
 
-    /// With and without the domain.
+    /// Returns the names of a service without and with the cluster's domain.
     fn names(&self, service: &Service) -> [String; 2] {
         [service.to_string(), format!("{service}.{}", self.domain)]
     }
 
-    /// Why the service gets no line whatever the answer.
+    /// Returns why the service gets no line whatever the answer, if there is a reason.
     fn reason_against(
         &self,
         service: &Service,
@@ -215,5 +217,5 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Both families.
+/// Both address families.
 pub(crate) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];

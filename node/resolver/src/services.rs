@@ -1,5 +1,5 @@
-//! The list of services: validated names, from a variable or from a file that is read again when it
-//! changes.
+//! Reads the list of services, and validates the names: from a variable, or from a file that is
+//! read again when it changes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +10,7 @@ use files::FileVersion;
 use thiserror::Error;
 use wire::Name;
 
-/// A service as `name.namespace.svc`, both RFC 1123 labels.
+/// A service as `name.namespace.svc`; name and namespace are RFC 1123 labels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Service(Box<str>);
 
@@ -22,12 +22,13 @@ impl Service {
         (is_label(name) && is_label(namespace)).then(|| Self(word.into()))
     }
 
-    /// `name.namespace.svc`.
+    /// Returns the service as `name.namespace.svc`.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// With the cluster's domain; `None` above 255 bytes.
+    /// Returns the service's domain name in the cluster's domain; `None` if the name exceeds 255
+    /// bytes.
     pub(crate) fn full_name(&self, domain: &str) -> Option<Name> {
         Name::from_text(&format!("{self}.{domain}")).ok()
     }
@@ -39,8 +40,8 @@ impl fmt::Display for Service {
     }
 }
 
-/// Whether this is a label of RFC 1123, section 2.1, as in Kubernetes: lower case, and at most 63
-/// bytes.
+/// Whether the text is a label of RFC 1123, section 2.1, as in Kubernetes: lower case, and at most
+/// 63 bytes.
 pub(crate) fn is_label(text: &str) -> bool {
     let inner = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     inner && (1..=63).contains(&text.len()) && !text.starts_with('-') && !text.ends_with('-')
@@ -59,7 +60,7 @@ pub(crate) struct ServicesFile {
     seen: Seen,
 }
 
-/// The version of a file that was read, or the error.
+/// The version of the file that was last read, or the error.
 type Seen = Result<FileVersion, io::ErrorKind>;
 
 /// Why a list of services cannot be used.
@@ -70,7 +71,7 @@ pub enum ServicesError {
         "{place}: {word:?} is not a service: expected name.namespace.svc, name and namespace of a-z, 0-9 and - inside, 63 characters at most"
     )]
     Service {
-        /// Its place: `file:line:column`.
+        /// The place of the word: `file:line:column`.
         place: String,
         /// The word, shortened.
         word: String,
@@ -78,7 +79,7 @@ pub enum ServicesError {
     /// The list is too long.
     #[error("{place}: {word:?} exceeds the limit of {} services besides {}", MAX_SERVICES, always())]
     TooManyServices {
-        /// Its place: `file:line:column`.
+        /// The place of the word: `file:line:column`.
         place: String,
         /// The first word above the limit.
         word: String,
@@ -91,7 +92,7 @@ pub enum ServicesError {
         /// The system's error.
         source: io::Error,
     },
-    /// The file is too large for a list of 20.
+    /// The file is larger than 64 KiB.
     #[error("{} is larger than {} bytes", .0.display(), MAX_BYTES)]
     LargeFile(PathBuf),
 }
@@ -108,7 +109,7 @@ pub(crate) enum Looked {
 }
 
 impl Services {
-    /// From a variable's value.
+    /// Reads the list from a variable's value.
     ///
     /// # Errors
     /// The first word that is not a service.
@@ -116,7 +117,7 @@ impl Services {
         Ok(Self { names: read(source, text)?, file: None })
     }
 
-    /// From a file, in which `#` begins a comment.
+    /// Reads the list from a file, in which `#` begins a comment.
     ///
     /// # Errors
     /// Errors of the file, or the first word that is not a service.
@@ -127,22 +128,22 @@ impl Services {
         Ok(Self { names: read_text(path, &text)?, file: Some(file) })
     }
 
-    /// Sorted.
+    /// Returns the services, sorted.
     pub(crate) fn names(&self) -> &BTreeSet<Service> {
         &self.names
     }
 
-    /// The source.
+    /// Returns the name of the list's source: the variable or the file.
     pub(crate) fn source(&self) -> String {
         self.file.as_ref().map_or_else(|| VARIABLE.to_owned(), |file| file.path.display().to_string())
     }
 
-    /// The file, in the version last seen.
+    /// Returns the file, with the version last seen.
     pub(crate) fn file(&self) -> Option<ServicesFile> {
         self.file.clone()
     }
 
-    /// Replaces the list if the file has changed; an invalid one changes nothing.
+    /// Replaces the list if the file has changed; an invalid file does not change the list.
     pub(crate) fn take(&mut self, read: Read) -> Looked {
         let Some(file) = &mut self.file else { return Looked::Same };
         let (seen, text) = match read {
@@ -167,11 +168,11 @@ impl Services {
     }
 }
 
-/// A file's current version, compared with the version last seen.
+/// The result of a read: a new text, or that the file is unchanged since the version last seen.
 pub(crate) type Read = io::Result<files::Change>;
 
 impl ServicesFile {
-    /// Reads it, unless it is unchanged. Blocks, for at most [`files::READ_TIMEOUT`].
+    /// Reads the file, unless it is unchanged. Blocks for at most [`files::READ_TIMEOUT`].
     pub(crate) fn read(self) -> Read {
         let (of, seen) = (self.path.clone(), self.seen.ok());
         files::with_timeout(&self.path, files::READ_TIMEOUT, move || {
@@ -194,7 +195,7 @@ fn read_text(path: &Path, bytes: &[u8]) -> Result<BTreeSet<Service>, ServicesErr
     read(&path.display().to_string(), &without_comments.join("\n"))
 }
 
-/// Names separated by commas, spaces and line feeds, plus the built-in ones.
+/// Parses names separated by commas, spaces and line feeds, and adds the built-in names.
 fn read(source: &str, text: &str) -> Result<BTreeSet<Service>, ServicesError> {
     let mut names: BTreeSet<Service> = ALWAYS.lines().filter_map(Service::read).collect();
     let most = names.len() + MAX_SERVICES;
@@ -219,20 +220,20 @@ fn read(source: &str, text: &str) -> Result<BTreeSet<Service>, ServicesError> {
     Ok(names)
 }
 
-/// The built-in names, as text.
+/// Returns the built-in names, as text.
 pub(crate) fn always() -> String {
     ALWAYS.lines().filter(|line| Service::read(line).is_some()).collect::<Vec<_>>().join(", ")
 }
 
 /// The variable that lists services.
 pub(crate) const VARIABLE: &str = "SERVICES";
-/// The built-in services, one name a line.
+/// The built-in services, one name per line.
 const ALWAYS: &str = include_str!("../data/services");
-/// Besides the built-in ones.
+/// Maximum number of services besides the built-in ones.
 pub(crate) const MAX_SERVICES: usize = 20;
 /// Maximum size of the list in bytes.
 pub(crate) const MAX_BYTES: u64 = 64 << 10;
-/// How many characters of a bad word are shown.
+/// Maximum number of characters of an invalid word in an error.
 const SHOWN: usize = 100;
 
 #[cfg(test)]
@@ -261,7 +262,7 @@ mod tests {
         }
     }
 
-    /// The error names it.
+    /// The error names the invalid word.
     #[test]
     fn invalid_word_refuses_the_list() {
         let label = "a".repeat(64);
@@ -301,7 +302,7 @@ mod tests {
         );
     }
 
-    /// An invalid one keeps the list.
+    /// An invalid file keeps the list.
     #[test]
     fn changed_file_is_read_again() {
         let home = tempfile::tempdir().unwrap();
@@ -337,7 +338,8 @@ mod tests {
         let mut services = Services::from_file(&path).unwrap();
         fs::write(&path, "b.n.svc").unwrap();
         let file = fs::File::options().write(true).open(&path).unwrap();
-        // The file system's clock has a granularity of milliseconds.
+        // The clock of file times has a granularity of milliseconds, so the loop waits for a new
+        // ctime.
         let changed = |found: fs::Metadata| (found.ctime(), found.ctime_nsec());
         while changed(file.metadata().unwrap()) == changed(before.clone()) {
             file.set_modified(before.modified().unwrap()).unwrap();

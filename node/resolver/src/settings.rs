@@ -1,4 +1,4 @@
-//! Validated settings of the environment and the flags.
+//! Validates the settings from the environment and the flags.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use super::reconcile::Rules;
 use super::services::{Services, ServicesError, VARIABLE, is_label};
 use admin::AdminAddress;
 
-/// Unvalidated settings.
+/// The unvalidated settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// `-once`: one round.
+    /// `-once`: run one round and exit.
     pub once: bool,
     /// `-remove`: only remove the managed lines.
     pub remove: bool,
     /// `-hosts-file`; default /etc/hosts.
     pub hosts_file: PathBuf,
-    /// `-services-file`: in place of `SERVICES`.
+    /// `-services-file`: the file that lists the services, in place of `SERVICES`.
     pub services_file: Option<PathBuf>,
     /// `-marker`; default [`DEFAULT_MARKER`](super::DEFAULT_MARKER).
     pub marker: String,
@@ -29,7 +29,7 @@ pub struct Request {
     pub interval_seconds: u16,
     /// `-metrics`: the address of /metrics; none by default.
     pub metrics: Option<String>,
-    /// `-log-format json`.
+    /// `-log-format json`: whether log lines are JSON.
     pub json: bool,
     /// `SERVICES`: names separated by commas, spaces and line feeds.
     pub services: Option<String>,
@@ -44,10 +44,10 @@ pub struct Request {
 /// An invalid setting, with the expected value.
 #[derive(Debug, Error)]
 pub enum SettingsError {
-    /// Without it no lookup is possible.
+    /// `NAMESERVER` is missing.
     #[error("NAMESERVER is not set; set it to the address of the cluster's DNS service, such as 10.96.0.10")]
     NoNameserver,
-    /// A word of `NAMESERVER`.
+    /// A word of `NAMESERVER` is not an address.
     #[error(
         "NAMESERVER: {0:?} is not an IP address, with or without port, such as 10.96.0.10 or [fd00::a]:53"
     )]
@@ -55,21 +55,21 @@ pub enum SettingsError {
     /// Too many words in `NAMESERVER`.
     #[error("NAMESERVER names more than {} servers", stub_resolver::MAX_SERVERS)]
     TooManyNameservers,
-    /// `CLUSTER_DOMAIN`.
+    /// `CLUSTER_DOMAIN` is not a domain.
     #[error(
         "CLUSTER_DOMAIN: {0:?} is not a domain of lower-case labels and at most 100 characters, such as cluster.local"
     )]
     Domain(String),
-    /// A word of `SERVICE_CIDRS`.
+    /// A word of `SERVICE_CIDRS` is not a network.
     #[error("SERVICE_CIDRS: {0:?} is not a network such as 10.96.0.0/12 or fd00:96::/112")]
     Network(String),
-    /// The list of services.
+    /// The list of services is invalid.
     #[error(transparent)]
     Services(#[from] ServicesError),
-    /// `-marker`.
+    /// `-marker` is invalid.
     #[error(transparent)]
     Marker(#[from] MarkerError),
-    /// `-metrics`.
+    /// `-metrics` is not an address and port.
     #[error("-metrics: {0:?} is not ADDRESS:PORT, such as :9353 or 127.0.0.1:9353")]
     Metrics(String),
 }
@@ -86,7 +86,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Validates everything; a list of services with one bad word is refused as a whole.
+    /// Validates all settings; a list of services with one invalid word is refused as a whole.
     pub(crate) fn read(request: &Request) -> Result<Self, SettingsError> {
         let services = match &request.services_file {
             Some(path) => Services::from_file(path)?,
@@ -108,7 +108,7 @@ impl Settings {
     }
 }
 
-/// The marker of managed lines.
+/// Returns the validated marker of managed lines.
 pub(crate) fn marker(request: &Request) -> Result<Marker, SettingsError> {
     Ok(Marker::new(&request.marker)?)
 }
@@ -129,7 +129,8 @@ fn domain(text: &str) -> Result<Box<str>, SettingsError> {
     if domain.is_empty() && text.trim().is_empty() {
         return Ok("cluster.local".into());
     }
-    // The longest service has 131 characters, a name at most 253.
+    // The longest service has 131 characters, so that with a dot and a domain of 100 it stays below
+    // a name's 253.
     if domain.len() <= 100 && domain.split('.').all(is_label) {
         Ok(domain.into())
     } else {

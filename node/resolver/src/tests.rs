@@ -61,7 +61,7 @@ fn only_addresses_of_services_enter() {
         (&[], &["224.0.0.1"], &["fd00::1"], &["fd00::1"]),
         (&["0.0.0.0/0", "::/0"], &["127.0.0.1"], &["fe80::1"], &[]),
     ] {
-        // Addresses that the rules refuse are not kept, either.
+        // Existing lines with addresses that the rules refuse are not kept, either.
         let made = one(networks, &["127.0.0.9"], addresses(v4), addresses(v6), "");
         assert_eq!(of(&made), want, "{networks:?} {v4:?} {v6:?}");
         let refused = matches!(made.verdicts[&web()], Verdict::LeftOut(Reason::Refused(_)));
@@ -89,7 +89,7 @@ fn a_name_that_others_define_is_left_out() {
     }
 }
 
-/// One family's lookup, in the model.
+/// The result of one family's lookup, in the model.
 #[derive(Debug, Clone, Copy)]
 enum FamilyLookup {
     One(u8),
@@ -132,7 +132,7 @@ impl FamilyLookup {
     }
 }
 
-/// The published set in the model: service and family to addresses.
+/// The published lines in the model: the addresses of each service and family.
 type Model = BTreeMap<(usize, bool), BTreeSet<String>>;
 
 fn step(
@@ -230,7 +230,7 @@ fn web() -> Service {
     Service::read("web.t1.svc").unwrap()
 }
 
-/// A round of one service.
+/// Plans a round with the service `web.t1.svc` only.
 fn one(
     networks: &[&str],
     standing: &[&str],
