@@ -1,5 +1,5 @@
-//! Conflicts of a ConfigMap with the template, since no Corefile with both could be served; and
-//! flags without effect.
+//! Refuses a ConfigMap that conflicts with the template, since a Corefile with both could not be
+//! served, and finds flags without effect.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -11,11 +11,11 @@ use node::Diagnosis;
 use super::Template;
 use super::kube_dns::KubeDns;
 
-/// `filled` is the template without the ConfigMap's stub domains; its own errors are reported when
-/// it is served.
+/// Refuses a ConfigMap that conflicts with the template. `filled` is the template filled without
+/// the ConfigMap; errors in it are not reported here, but when it is served.
 ///
 /// # Errors
-/// A stub domain that the template serves itself, or a server that is this one.
+/// A stub domain is a zone of the template, or a server of the ConfigMap is this server.
 pub(super) fn refuse(filled: &str, template: &Template, kube_dns: &KubeDns) -> Result<(), Diagnosis> {
     let ours = |server: &&String| {
         node::socket_address(server, 53)
@@ -46,8 +46,9 @@ pub(super) fn refuse(filled: &str, template: &Template, kube_dns: &KubeDns) -> R
     Ok(())
 }
 
-/// A note about addresses of `-localip` that no `bind` names. A block without `bind` listens on
-/// every address, and a word that is no address may be an interface that has them.
+/// Returns a note about addresses of `-localip` that no `bind` names. A block without `bind`
+/// listens on every address, and a word that is not an address may be an interface with these
+/// addresses.
 pub(super) fn unbound(filled: &str, template: &Template) -> Option<Diagnosis> {
     let corefile = read(filled, template)?;
     let is_bound = |ip: &IpAddr| corefile.blocks.iter().any(|block| is_bound_to(block, &[*ip]));
@@ -76,7 +77,8 @@ fn serves(key: &BlockKey, domain: &str, template: &Template) -> bool {
         && key.zones.iter().any(|zone| zone.strip_suffix('.') == Some(domain))
 }
 
-/// Whether a block may share addresses with stub domains: not if `bind` names only other addresses.
+/// Whether a block may listen on one of `local_ips`, as stub domains do: not so if its `bind` names
+/// only other addresses.
 fn is_bound_to(block: &ServerBlock, local_ips: &[IpAddr]) -> bool {
     let bound: Vec<&Directive> =
         block.directives.iter().filter(|directive| directive.name.text == "bind").collect();

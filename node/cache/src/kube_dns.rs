@@ -1,4 +1,4 @@
-//! kube-dns's ConfigMap, as a directory with a file for each key.
+//! Reads kube-dns's ConfigMap, which is mounted as a directory with a file for each key.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -7,17 +7,17 @@ use std::path::Path;
 use forwarder::MAX_UPSTREAMS;
 use node::Diagnosis;
 
-/// Its supported keys.
+/// The supported keys of the ConfigMap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct KubeDns {
-    /// Domains with servers of their own.
+    /// Stub domains, each with the DNS servers for it.
     pub(super) stub_domains: BTreeMap<String, Vec<String>>,
     /// Upstreams of all other names.
     pub(super) upstreams: Vec<String>,
 }
 
 impl KubeDns {
-    /// Reads a directory; absent and empty keys have defaults.
+    /// Reads the ConfigMap's directory; absent and empty keys have defaults.
     pub(super) fn read(directory: &Path) -> Result<Self, Diagnosis> {
         if !directory.is_dir() {
             let problem = format!("{} is no directory", directory.display());
@@ -71,7 +71,7 @@ impl KubeDns {
     }
 }
 
-/// A key's value; `None` if it is absent or empty.
+/// Returns a key's value; `None` if the key is absent or empty.
 fn key(path: &Path) -> Result<Option<String>, String> {
     match files::read_with_timeout(path, LONGEST).map_err(std::io::Error::from) {
         Ok(bytes) => {
@@ -90,7 +90,7 @@ fn is_server(text: &str) -> bool {
     node::socket_address(text, 53).is_some()
 }
 
-/// A DNS-1123 subdomain.
+/// Whether the text is a DNS-1123 subdomain.
 fn is_domain(text: &str) -> bool {
     let inner = |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || octet == b'-';
     let label = |label: &str| {
@@ -102,9 +102,9 @@ fn is_domain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(label)
 }
 
-/// The limit of kube-dns.
+/// Maximum number of upstreams, as in kube-dns.
 const MOST_UPSTREAMS: usize = 3;
-/// The size limit of a ConfigMap.
+/// Maximum size of a key's file in bytes, which is Kubernetes' limit for a ConfigMap.
 const LONGEST: u64 = 1 << 20;
 
 #[cfg(test)]

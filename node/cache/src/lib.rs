@@ -1,7 +1,7 @@
-//! node-cache's Corefile: a template, filled with this node's addresses and with kube-dns's
-//! ConfigMap.
+//! Makes node-cache's Corefile from a template, this node's addresses and kube-dns's ConfigMap.
 //!
-//! It is filled at each read, so that `reload` and signals see changes in either.
+//! The template is filled at each read, so that a reload sees changes of the template and of the
+//! ConfigMap.
 
 mod conflicts;
 mod kube_dns;
@@ -18,33 +18,34 @@ use kube_dns::KubeDns;
 use node::Diagnosis;
 pub use setup_errors::{SetupErrorKind, SetupErrors};
 
-/// node-cache's flags for the Corefile.
+/// The flags of node-cache that determine the Corefile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    /// `-basecorefile`.
+    /// `-basecorefile`: the file of the template.
     pub base: PathBuf,
     /// `-kubednscm`: the directory of kube-dns's ConfigMap; default /etc/kube-dns, if it exists.
     pub kube_dns: Option<PathBuf>,
-    /// `-localip`.
+    /// `-localip`: the listen addresses.
     pub local_ips: Vec<IpAddr>,
-    /// The address of the Service of `-upstreamsvc`, if the environment has it.
+    /// The address of the Service that `-upstreamsvc` names, if the environment has it.
     pub cluster_dns: Option<IpAddr>,
-    /// The variable for it.
+    /// The environment variable with that address.
     pub cluster_dns_variable: String,
-    /// `-dns.port`.
+    /// `-dns.port`: the port of stub domains, and of the template's blocks without a port.
     pub port: u16,
-    /// `-prometheus-listen-address`.
+    /// `-prometheus-listen-address`: the address of /metrics.
     pub prometheus: String,
     /// `-conf`: the file that the filled Corefile is written to, for inspection.
     pub written: Option<PathBuf>,
 }
 
-/// Fills a template.
+/// Fills a template, and keeps the last good ConfigMap and the current problems.
 #[derive(Debug)]
 pub struct TemplateRenderer {
     template: Template,
     last_good: Mutex<KubeDns>,
-    /// Problems of the ConfigMap, unused addresses, and errors of writing the Corefile.
+    /// The problem of the ConfigMap; the next two fields: unused addresses, and the error of
+    /// writing the filled Corefile.
     wrong: Mutex<Option<Diagnosis>>,
     unbound: Mutex<Option<Diagnosis>>,
     unwritten: Mutex<Option<Diagnosis>>,
@@ -55,21 +56,21 @@ pub struct TemplateRenderer {
 /// Why there is no Corefile.
 #[derive(Debug, Error)]
 pub enum FillError {
-    /// The template.
+    /// The template cannot be read.
     #[error("cannot be read: {0}; name the template with -basecorefile")]
     Unreadable(#[source] std::io::Error),
-    /// The address of the cluster's DNS is needed.
+    /// The template needs the address of the cluster's DNS, which is not known.
     #[error(
         "{CLUSTER_DNS} is the address of the Service of -upstreamsvc, and {variable} is not set: the Service must be in this pod's namespace and exist before the pod, and the pod must have service links"
     )]
     NoClusterDns {
-        /// Its environment variable.
+        /// The environment variable that should have the address.
         variable: String,
     },
-    /// An unknown variable.
+    /// The template has an unknown variable.
     #[error("line {line}: {name} was not replaced when the manifest was applied, as with sed")]
     Unfilled {
-        /// The line of its first use, from 1.
+        /// The line of the variable's first use, from 1.
         line: usize,
         /// The variable.
         name: String,
@@ -77,7 +78,7 @@ pub enum FillError {
 }
 
 impl TemplateRenderer {
-    /// Reads nothing yet.
+    /// Creates the renderer; reads nothing yet.
     pub fn new(template: Template) -> Self {
         Self {
             template,
@@ -89,12 +90,13 @@ impl TemplateRenderer {
         }
     }
 
-    /// The template's file.
+    /// Returns the path of the template.
     pub fn base(&self) -> &Path {
         &self.template.base
     }
 
-    /// The current Corefile. An invalid ConfigMap keeps the last good one.
+    /// Reads and fills the template, and returns the Corefile. If the ConfigMap is invalid, the
+    /// last good one is used.
     ///
     /// # Errors
     /// Errors of the template.
@@ -110,13 +112,14 @@ impl TemplateRenderer {
         Ok(filled)
     }
 
-    /// Problems of the ConfigMap, of addresses and of the written file.
+    /// Returns the current problems of the ConfigMap, of addresses and of the written file.
     pub fn problems(&self) -> impl Iterator<Item = Diagnosis> {
         let now = |one: &Mutex<Option<Diagnosis>>| one.lock().unwrap_or_else(PoisonError::into_inner).clone();
         [now(&self.wrong), now(&self.unbound), now(&self.unwritten)].into_iter().flatten()
     }
 
-    /// The ConfigMap in effect beside this template.
+    /// Returns the ConfigMap to fill this template with: the current one, or the last good one if
+    /// the current one is invalid or conflicts with the template.
     fn kube_dns(&self, base: &str) -> Result<KubeDns, FillError> {
         let mut last_good = self.last_good.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = self.template.kube_dns.as_deref();
@@ -130,7 +133,7 @@ impl TemplateRenderer {
                 *last_good = read;
                 *wrong = None;
             }
-            // Counted once, however often it is read.
+            // An error is counted once, however often the ConfigMap is read.
             Err(error) if wrong.as_ref() != Some(&error) => {
                 self.errors.count(SetupErrorKind::ConfigMap);
                 *wrong = Some(error);
@@ -140,7 +143,8 @@ impl TemplateRenderer {
         Ok(last_good.clone())
     }
 
-    /// Atomically: readers see no half of it, and the old file stays if there is no space.
+    /// Writes the filled Corefile atomically: readers see either the old or the new text, and the
+    /// old file stays if the disk is full.
     fn write(&self, filled: &str) {
         let Some(path) = &self.template.written else { return };
         let error = files::atomic_write(path, None, filled.as_bytes()).err();
@@ -153,7 +157,8 @@ impl TemplateRenderer {
 }
 
 impl Template {
-    /// The environment variable with the address of a Service in the pod's namespace.
+    /// Returns the name of the environment variable with the address of a Service in the pod's
+    /// namespace.
     pub fn variable_of(service: &str) -> String {
         format!("{}_SERVICE_HOST", service.replace('-', "_").to_uppercase())
     }
@@ -161,5 +166,5 @@ impl Template {
 
 const CLUSTER_DNS: &str = "__PILLAR__CLUSTER__DNS__";
 const KUBE_DNS: &str = "/etc/kube-dns";
-/// Maximum size of a template.
+/// Maximum size of a template in bytes.
 const LONGEST: u64 = 1 << 20;

@@ -1,9 +1,10 @@
-//! The variables of a template.
+//! Replaces the variables of a template.
 
 use super::kube_dns::KubeDns;
 use super::{CLUSTER_DNS, FillError, Template};
 
-/// Fills all of them; the template's line numbers stay the same for errors.
+/// Replaces all variables, and appends the stub domains; the template's line numbers stay the same,
+/// for errors.
 pub(super) fn fill(base: &str, template: &Template, kube_dns: &KubeDns) -> Result<String, FillError> {
     let ips: Vec<_> = template.local_ips.iter().map(ToString::to_string).collect();
     let ips = ips.join(" ");
@@ -35,7 +36,7 @@ pub(super) fn fill(base: &str, template: &Template, kube_dns: &KubeDns) -> Resul
     Ok(filled)
 }
 
-/// Removes the block of a `forward` to the upstreams if it contains only `force_tcp`.
+/// Removes the block of each `forward` to the upstreams if the block contains only `force_tcp`.
 fn without_force_tcp(base: &str) -> String {
     let mut text = String::with_capacity(base.len());
     let mut rest = base;
