@@ -28,11 +28,11 @@ use super::NftError;
 /// A statement of a rule.
 pub(crate) type Statement = ListAttribute<ExpressionAttribute>;
 
-/// The operations, in order.
+/// A transaction: its operations, in order.
 #[derive(Default)]
 pub(crate) struct Batch {
     messages: Vec<NetlinkMessage<NetfilterMessage>>,
-    /// Their descriptions, for errors.
+    /// The descriptions of the operations, for errors.
     actions: Vec<String>,
     sets: u32,
 }
@@ -40,14 +40,14 @@ pub(crate) struct Batch {
 /// A chain and its hook.
 pub(crate) struct Chain {
     pub(crate) name: &'static str,
-    /// Its type, hook and priority; `None` if it is only jumped to.
+    /// Type, hook and priority; `None` for a chain that is only jumped to.
     pub(crate) hook: Option<(&'static str, InetHookNumber, i32)>,
 }
 
 /// A named set.
 pub(crate) struct Set {
     pub(crate) name: &'static str,
-    /// The `nft` type number of its elements, and their size in bytes.
+    /// The `nft` type number of the set's elements, and their size in bytes.
     pub(crate) key: (u32, u32),
     pub(crate) flags: SetFlags,
     /// The initial elements.
@@ -78,8 +78,8 @@ impl Batch {
 
     /// Deletes a table, if it exists.
     pub(crate) fn remove_table(&mut self, table: &str) {
-        // Without flags: an existing table keeps its own, and a dormant one is not activated before
-        // it is deleted.
+        // The table is added first, since deleting an absent table fails. Without flags, an
+        // existing table keeps its flags, and a dormant table is not activated before its deletion.
         let attributes = vec![TableAttribute::Name(table.to_owned())];
         let message = NfTablesMessage::NewTable(TableMessage { attributes });
         self.push(format!("add table {table}"), NLM_F_CREATE, message);
@@ -123,7 +123,7 @@ impl Batch {
         }
     }
 
-    /// Adds elements with a timeout of this many milliseconds, or without.
+    /// Adds elements with a timeout of `ttl_ms` milliseconds, or without a timeout.
     pub(crate) fn add_elements(&mut self, table: &str, set: &str, keys: &[Vec<u8>], ttl_ms: Option<u64>) {
         let message = NfTablesMessage::NewSetElement(elements(table, set, keys, ttl_ms));
         self.push(format!("add elements to {set}"), NLM_F_CREATE, message);
@@ -135,7 +135,7 @@ impl Batch {
         self.push(format!("delete elements of {set}"), 0, message);
     }
 
-    /// Appends a rule to its chain.
+    /// Appends a rule to a chain.
     pub(crate) fn add_rule(
         &mut self,
         table: &str,
@@ -151,7 +151,7 @@ impl Batch {
         self.push(format!("add rule {chain}"), NLM_F_CREATE | NLM_F_APPEND, message);
     }
 
-    /// The messages to the kernel.
+    /// Returns the messages to the kernel.
     pub(super) fn asked(&self) -> impl Iterator<Item = &NfTablesMessage> {
         self.messages.iter().filter_map(|message| match &message.payload {
             NetlinkPayload::InnerMessage(NetfilterMessage {
@@ -163,7 +163,7 @@ impl Batch {
     }
 }
 
-/// The keys of elements.
+/// Returns the keys of set elements.
 pub(super) fn keys(attribute: &SetElementList) -> impl Iterator<Item = Vec<u8>> {
     let elements = match attribute {
         SetElementList::Elements(elements) => elements.as_slice(),
@@ -193,7 +193,8 @@ fn elements(table: &str, set: &str, keys: &[Vec<u8>], ttl_ms: Option<u64>) -> Se
     }
 }
 
-/// A netlink socket to nftables. It is closed on exec; tables that it owns are deleted with it.
+/// A netlink socket to nftables. It is closed on exec; the tables that it owns are deleted when it
+/// is closed.
 pub(crate) struct Socket {
     socket: NetlinkSocket,
     port: u32,
@@ -214,7 +215,7 @@ impl Socket {
         Ok(Self { socket, port, sequence: 0 })
     }
 
-    /// Its netlink port id, unique in this network namespace.
+    /// Returns the socket's netlink port id, which is unique in this network namespace.
     pub(crate) fn port(&self) -> u32 {
         self.port
     }
@@ -231,8 +232,8 @@ impl Socket {
     pub(crate) fn commit(&mut self, batch: Batch) -> Result<(), NftError> {
         let Batch { mut messages, actions, .. } = batch;
         let Some(last) = messages.last_mut() else { return Ok(()) };
-        // Only the last message requests an acknowledgement; errors of the others are reported
-        // without one.
+        // Only the last message requests an acknowledgement; the kernel reports errors of the other
+        // messages without a request.
         last.header.flags |= NLM_F_ACK;
         let begin = self.sequence.wrapping_add(1);
         let control = |message| {
@@ -276,12 +277,12 @@ impl Socket {
         }
     }
 
-    /// Sends a transaction as one datagram, which must fit the socket's send buffer: that is
-    /// enlarged, beyond net.core.wmem_max if this process may change rules.
+    /// Sends a transaction as one datagram. If the socket's send buffer is too small, it is
+    /// enlarged, with CAP_NET_ADMIN also beyond net.core.wmem_max.
     fn send_whole(&self, bytes: &[u8]) -> io::Result<usize> {
         match self.socket.send(bytes, 0) {
             Err(error) if error.raw_os_error() == Some(Errno::EMSGSIZE as i32) => {
-                // The kernel doubles it for its own bookkeeping.
+                // The kernel doubles this size for its own bookkeeping.
                 let forced = setsockopt(&self.socket, SndBufForce, &bytes.len());
                 forced.or_else(|_| setsockopt(&self.socket, SndBuf, &bytes.len()))?;
                 self.socket.send(bytes, 0)
@@ -290,8 +291,8 @@ impl Socket {
         }
     }
 
-    /// The ruleset generation of this network namespace, less this process's lease renewals, of
-    /// which there are several a second: equal as long as nothing else has changed.
+    /// Returns the ruleset generation of this network namespace minus the number of this process's
+    /// lease renewals (several a second). The value is constant as long as nothing else changes.
     pub(crate) fn generation(&mut self) -> io::Result<Option<u32>> {
         // Read before the request: a renewal in between makes the result larger, which costs one
         // more listing, and misses no change.
@@ -408,8 +409,7 @@ fn parts(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<NetfilterMessage>>
     })
 }
 
-/// A message's length and type and, for an error, its code, from its first bytes; `None` if it is
-/// too short.
+/// Reads a message's length and type and, for an error, its code; `None` if the bytes are too few.
 fn head(bytes: &[u8]) -> Option<(usize, u16, i32)> {
     let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
@@ -433,12 +433,12 @@ pub(super) fn refused(action: &str, source: io::Error) -> NftError {
     }
 }
 
-/// Binds a random port id. By default the kernel gives a process's first socket its process id,
-/// again as soon as that socket is closed, and deletes the tables of the previous owner of the port
-/// id shortly afterwards: by then they may be the next socket's.
+/// Binds a random port id. The kernel's default for a process's first socket is the process id,
+/// which the next socket gets once the first is closed. But the kernel deletes the tables of a
+/// closed socket's port id a little later, and would then delete tables of the next socket.
 fn bind(socket: &mut NetlinkSocket) -> io::Result<u32> {
     loop {
-        // Above every process id.
+        // The port id is above every process id.
         let port = rand::random::<u32>() | 1 << 31;
         match socket.bind(&SocketAddr::new(port, 0)) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
@@ -450,7 +450,7 @@ fn bind(socket: &mut NetlinkSocket) -> io::Result<u32> {
 /// Number of commits by [`Socket::commit_unseen`].
 static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
-/// No message within [`PATIENCE`].
+/// The error if no message arrives within [`PATIENCE`].
 #[derive(Debug, thiserror::Error)]
 #[error("no reply from the kernel within 2 s")]
 struct Mute;

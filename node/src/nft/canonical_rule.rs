@@ -1,5 +1,5 @@
-//! Rules in a canonical form, in which rules to be written and rules from the kernel's listing
-//! compare equal.
+//! Converts rules to a canonical form, in which rules to be written and rules from the kernel's
+//! listing compare equal.
 
 use std::net::IpAddr;
 
@@ -13,15 +13,15 @@ use super::ruleset_dump::Contents;
 use super::statement::IFNAMSIZ;
 use super::verdict::NF_DROP;
 
-/// A rule: its chain, and for each expression its name and the value that it compares with, masks
-/// by, loads or looks up in.
+/// A rule: its chain and, for each expression, the name and the operand: a value to compare with,
+/// to mask by or to load, or a set to look up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Shape {
     chain: String,
     expressions: Vec<(String, Option<Value>)>,
 }
 
-/// The value of an expression, besides its kind.
+/// The operand of an expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Value {
     Data(DataAttribute),
@@ -97,7 +97,7 @@ fn expression(statement: &Statement) -> Option<(String, Option<Value>)> {
 }
 
 impl Batch {
-    /// The rules that it adds.
+    /// Returns the rules that the batch adds.
     fn rules(&self) -> impl Iterator<Item = &Vec<RuleAttribute>> {
         self.asked().filter_map(|message| match message {
             NfTablesMessage::NewRule(rule) => Some(&rule.attributes),
@@ -105,7 +105,7 @@ impl Batch {
         })
     }
 
-    /// The chains that it adds.
+    /// Returns the chains that the batch adds.
     fn chains(&self) -> impl Iterator<Item = &Vec<ChainAttribute>> {
         self.asked().filter_map(|message| match message {
             NfTablesMessage::NewChain(chain) => Some(&chain.attributes),
@@ -113,7 +113,7 @@ impl Batch {
         })
     }
 
-    /// How many chains and sets it adds.
+    /// Returns how many chains and sets the batch adds.
     fn parts(&self) -> u32 {
         let is_part = |message: &&NfTablesMessage| {
             matches!(message, NfTablesMessage::NewChain(_) | NfTablesMessage::NewSet(_))
@@ -121,7 +121,7 @@ impl Batch {
         self.asked().filter(is_part).count() as u32
     }
 
-    /// The elements that it adds to a set, sorted.
+    /// Returns the elements that the batch adds to a set, sorted.
     fn elements_of(&self, set: &str) -> Vec<Vec<u8>> {
         let added = self.asked().filter_map(|message| match message {
             NfTablesMessage::NewSetElement(added) => Some(&added.attributes),
@@ -137,7 +137,7 @@ impl Batch {
 }
 
 impl Contents {
-    /// Whether this equals the batch's table; `sets` are the listed ones.
+    /// Whether the listed table equals the batch's table; `sets` names the listed sets.
     pub(crate) fn is_of(&self, batch: &Batch, sets: &[&str]) -> bool {
         let elements: Vec<_> = sets.iter().map(|set| batch.elements_of(set)).collect();
         let accepts = |chain: &Vec<ChainAttribute>| {
@@ -155,8 +155,8 @@ impl Contents {
             && self.sets == elements
     }
 
-    /// Whether the rules have the same expressions in the same order; their values may be listed
-    /// differently by each kernel.
+    /// Whether the rules have the batch's expressions, in the same order. Operands are not
+    /// compared, since kernels list them differently.
     pub(crate) fn is_like(&self, batch: &Batch) -> bool {
         let names = |shapes: Vec<Shape>| -> Vec<(String, Vec<String>)> {
             let names =
@@ -180,7 +180,7 @@ impl Contents {
         of_chain.filter_map(|rule| Some((rule.addresses("cmp").next()?, number(&rule)?))).collect()
     }
 
-    /// Names of links of a chain's rules `iifname NAME accept`.
+    /// Returns the link names in a chain's rules of the form `iifname NAME accept`.
     pub(crate) fn accepted_links(&self, chain: &str) -> Vec<String> {
         let of_chain = self.rules.iter().map(|rule| Shape::of(rule)).filter(|rule| rule.chain == chain);
         let link = |rule: Shape| match rule.expressions.as_slice() {
@@ -205,7 +205,7 @@ impl Contents {
     }
 }
 
-/// The hook of a chain.
+/// Returns the hook of a chain.
 fn hook(chain: &[ChainAttribute]) -> Option<&[Hook]> {
     chain.iter().find_map(|attribute| match attribute {
         ChainAttribute::Hook(parts) => Some(parts.as_slice()),

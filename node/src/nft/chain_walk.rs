@@ -1,4 +1,4 @@
-//! Where other programs' chains drop a query: follows jumps, gotos and verdict maps.
+//! Finds where other programs' chains drop a query; follows jumps, gotos and verdict maps.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,28 +13,29 @@ use super::verdict::{Element, Verdict, effects};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) chain: String,
-    /// The rule there; `None`: the end of the chain.
+    /// The rule at this position; `None` at the end of the chain.
     pub(crate) rule: Option<PlacedRule>,
 }
 
 /// A rule of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PlacedRule {
-    /// Its position in the chain, from 1.
+    /// The rule's position in the chain, from 1.
     pub(crate) number: usize,
-    /// The kernel's handle.
+    /// The kernel's handle of the rule.
     pub(crate) handle: u64,
-    /// Whether no rule follows.
+    /// Whether the rule is the last of its chain.
     pub(crate) is_last: bool,
 }
 
-/// What a chain does with a query that no rule is known to accept.
+/// What a chain does with a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Accepted,
-    /// By this rule.
+    /// The rule at this place drops the query.
     Dropped(Place),
-    /// The query reaches the end of the chain, or of a chain that a `goto` leads to.
+    /// The query leaves the chain here without a verdict: at its end, by a `return`, or at the end
+    /// of a chain that a `goto` leads to.
     Passed(Place),
 }
 
@@ -47,7 +48,7 @@ pub(crate) struct ChainWalk<'s> {
     sets: BTreeMap<String, Option<Vec<Element>>>,
     /// The first rule that may drop the query: its conditions or its verdict cannot be evaluated.
     may_drop: Option<Place>,
-    /// Rules left to look at.
+    /// How many more rules may be examined for this query.
     left: usize,
 }
 
@@ -58,7 +59,7 @@ impl<'s> ChainWalk<'s> {
         Self { socket, family, table: table.clone(), rules, sets, may_drop: None, left: 0 }
     }
 
-    /// The outcome for a query, and the rule that may drop it before.
+    /// Returns the outcome for a query, and the first rule that may drop the query before that.
     ///
     /// # Errors
     /// If the kernel does not list a chain.
@@ -115,7 +116,8 @@ impl<'s> ChainWalk<'s> {
                     (Verdict::Unknown, _) => {
                         self.may_drop.get_or_insert_with(|| place.clone());
                     }
-                    // A single condition of the firewall's own, like those of a NetworkPolicy.
+                    // A single rule with a condition that cannot be evaluated, as of a
+                    // NetworkPolicy, is ignored.
                     (Verdict::Drop | Verdict::Accept | Verdict::Return, false) => {}
                 }
             }
@@ -133,7 +135,7 @@ impl<'s> ChainWalk<'s> {
     }
 }
 
-/// Rules that one query passes, and that are read of one chain.
+/// Maximum number of rules that are examined for one query.
 const MOST_RULES: usize = 20_000;
-/// The kernel's NFT_JUMP_STACK_SIZE.
+/// Maximum depth of jumps: the kernel's NFT_JUMP_STACK_SIZE.
 const DEEPEST: usize = 16;

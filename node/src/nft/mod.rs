@@ -1,4 +1,4 @@
-//! nftables over netlink: one transaction at a time, without a program and without the lock of
+//! Changes and lists nftables over netlink, without running a program and without the lock of
 //! iptables.
 
 mod batch;
@@ -43,7 +43,7 @@ pub enum NftError {
     /// Another process has changed or removed a table of localdns.
     #[error("table inet {table} was changed by another process")]
     Changed {
-        /// Its name.
+        /// The table's name.
         table: String,
     },
     /// The kernel refused for another reason.

@@ -1,4 +1,5 @@
-//! A netlink socket that is closed first when the process dies.
+//! A netlink socket that is closed before the process's other descriptors when the process is
+//! killed.
 
 use std::io;
 use std::sync::mpsc;
@@ -10,10 +11,10 @@ use super::NftError;
 use super::batch::{Batch, Socket, refused};
 use super::ruleset_dump::Contents;
 
-/// A [`Socket`] on a thread that shares no file descriptors with the others. A killed process frees
-/// its memory, some milliseconds of work, before the descriptors that its threads share; meanwhile
-/// tables owned by a shared socket would still send queries to our sockets, which nothing reads any
-/// more.
+/// A [`Socket`] on a thread that shares no file descriptors with other threads. The kernel frees
+/// the memory of a killed process, which takes some milliseconds, before it closes the descriptors
+/// that threads share. Until then, a lease table owned by a shared socket would keep queries at our
+/// sockets, which no thread reads any more.
 pub(crate) struct OwnerSocket {
     port: u32,
     /// `None` only during drop.
@@ -42,18 +43,18 @@ impl OwnerSocket {
         Ok(Self { port, jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// Its netlink port id, unique in this network namespace.
+    /// Returns the socket's netlink port id, which is unique in this network namespace.
     pub(crate) fn port(&self) -> u32 {
         self.port
     }
 
-    /// Carries out a transaction.
+    /// Commits a transaction.
     pub(crate) fn commit(&self, batch: Batch) -> Result<(), NftError> {
         self.do_there(move |socket| socket.commit(batch))
     }
 
-    /// As [`Socket::commit_unseen`]; also returns the time of the request to the kernel, which may
-    /// be long after the call and before its return.
+    /// Commits a transaction as [`Socket::commit_unseen`] does; returns the time of the request to
+    /// the kernel, which may be long after the call.
     pub(crate) fn commit_unseen(&self, batch: Batch) -> Result<Instant, NftError> {
         self.do_there(move |socket| {
             let asked = Instant::now();
@@ -61,7 +62,7 @@ impl OwnerSocket {
         })
     }
 
-    /// The contents of a table, as [`Socket::contents`].
+    /// Returns the contents of a table, as [`Socket::contents`] does.
     pub(crate) fn contents(
         &self,
         table: &str,
@@ -87,14 +88,15 @@ impl OwnerSocket {
 impl Drop for OwnerSocket {
     fn drop(&mut self) {
         self.jobs = None;
-        // Its tables are deleted when this returns.
+        // The thread closes the socket, so the tables that it owns are deleted when the join
+        // returns.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// The thread has ended, for example by a panic.
+/// Returns the error for a thread that has ended, for example by a panic.
 fn gone() -> NftError {
     refused("ask the thread of the leases", io::ErrorKind::BrokenPipe.into())
 }

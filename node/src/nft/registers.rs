@@ -1,4 +1,4 @@
-//! What is known of a packet while a rule examines it: the values of its registers.
+//! The known properties of a packet, and the register values while a rule examines the packet.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use netlink_packet_netfilter::nftables::{MetaKey, Operator};
 
 use super::statement::{Family, IFNAMSIZ, octets};
 
-/// A query, or a reply to one, that passes another program's chain, as far as it is known.
+/// The known properties of a query, or of a reply, that passes another program's chain.
 #[derive(Debug, Clone)]
 pub(crate) struct Query<'q> {
     pub(crate) family: Family,
@@ -17,9 +17,9 @@ pub(crate) struct Query<'q> {
     /// may have replaced it.
     pub(crate) server: Option<IpAddr>,
     pub(crate) is_reply: bool,
-    /// IP_CT_*, as one bit.
+    /// The conntrack state as a bit mask (IP_CT_*).
     pub(crate) ct_state: u32,
-    /// The links that it does not arrive on, or as a reply leave on.
+    /// The links on which no such query arrives, or no such reply leaves.
     pub(crate) not_from: &'q [String],
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Query<'q> {
 pub(super) enum Holds {
     Yes,
     No,
-    /// It depends on unknown values.
+    /// The result depends on unknown values.
     Perhaps,
 }
 
@@ -50,7 +50,7 @@ impl Holds {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     Known(Vec<u8>),
-    /// The name of the client's link.
+    /// The name of the client's link, which is not known.
     Link,
 }
 
@@ -73,7 +73,8 @@ impl Query<'_> {
         Value::Known(self.ct_state.to_ne_bytes().to_vec())
     }
 
-    /// Octets of the network's (1) or transport's (2) header.
+    /// Returns bytes of the network header (`base` 1) or the transport header (2), if all are
+    /// known.
     pub(super) fn header(&self, base: u32, offset: u32, length: u32) -> Option<Value> {
         let mut header = [None; 40];
         let mut put = |at: usize, octets: &[u8]| {
@@ -95,12 +96,12 @@ impl Query<'_> {
     }
 }
 
-/// The registers with known values, by their first word of four bytes.
+/// The known register values, by the index of their first 4-byte word.
 #[derive(Debug, Default)]
 pub(super) struct Registers(BTreeMap<u32, Value>);
 
 impl Registers {
-    /// Loads a value, or one that is not known.
+    /// Stores a value; `None` is an unknown value, of up to four words.
     pub(super) fn load(&mut self, register: u32, value: Option<Value>) {
         let word = word(register);
         let end = word + value.as_ref().map_or(4, words);
@@ -110,17 +111,18 @@ impl Registers {
         }
     }
 
-    /// Forgets all values: an expression wrote an unknown one.
+    /// Forgets all values, since an expression may have overwritten any of them.
     pub(super) fn forget(&mut self) {
         self.0.clear();
     }
 
-    /// The value that begins in this register.
+    /// Returns the value that begins in this register, if it is known.
     pub(super) fn value(&self, register: u32) -> Option<&Value> {
         self.0.get(&word(register))
     }
 
-    /// The values from this register on, one after another, each padded; `None` if not all are known.
+    /// Returns the first `length` bytes of the values from this register on, each padded to whole
+    /// words; `None` if one of them is not known.
     pub(super) fn known(&self, register: u32, length: usize) -> Option<Vec<u8>> {
         let (mut at, mut all) = (word(register), Vec::new());
         while all.len() < length {
@@ -145,7 +147,8 @@ impl Registers {
                         return Holds::No;
                     }
                 }
-                // iptables compares with the name and one zero; without one, it is a prefix.
+                // A complete name ends with a zero byte, also in iptables; without it, the key is a
+                // prefix.
                 Value::Link => {
                     match Some(left).filter(|name| name.contains(&0)).map(|name| query.is_on(name)) {
                         Some(Holds::No) => return Holds::No,
@@ -159,12 +162,12 @@ impl Registers {
         holds
     }
 
-    /// Whether each of the values from this register on is within its part of a concatenation's
-    /// range, which has both ends.
+    /// Whether each value from this register on is within its part of a concatenation's range, from
+    /// `start` to `end`, both included.
     pub(super) fn within(&self, register: u32, start: &[u8], end: &[u8], query: &Query<'_>) -> Holds {
         let (mut at, mut offset, mut holds) = (word(register), 0, Holds::Yes);
         while offset < start.len() {
-            // Of a part that is not known, neither is the length: the next known one is found by words.
+            // The length of an unknown part is not known, either: it is skipped word by word.
             let value = self.0.get(&at);
             let length = match value {
                 Some(Value::Known(octets)) => octets.len(),
@@ -213,8 +216,8 @@ impl Registers {
 }
 
 impl Query<'_> {
-    /// Whether it arrives on, or as a reply leaves on, the link of this name, padded with zeros: never on one that has no
-    /// clients, perhaps on any other.
+    /// Whether the query arrives, or the reply leaves, on the link of this name, padded with zeros:
+    /// `No` for lo and the links in `not_from`, else `Perhaps`.
     fn is_on(&self, name: &[u8]) -> Holds {
         let name = name.split(|octet| *octet == 0).next().unwrap_or_default();
         let is_none = name == b"lo" || self.not_from.iter().any(|link| link.as_bytes() == name);
@@ -222,7 +225,7 @@ impl Query<'_> {
     }
 }
 
-/// The number of words that a value occupies.
+/// Returns the number of 4-byte words that a value occupies.
 fn words(value: &Value) -> u32 {
     match value {
         Value::Known(octets) => octets.len().div_ceil(4).max(1) as u32,
@@ -230,7 +233,8 @@ fn words(value: &Value) -> u32 {
     }
 }
 
-/// The first word of a register: four of 16 bytes (1 to 4), or 16 of 4 bytes (from 8 on).
+/// Returns the index of a register's first word: registers 1 to 4 have 16 bytes, registers from 8
+/// on have 4 bytes.
 fn word(register: u32) -> u32 {
     match register {
         1..=4 => (register - 1) * 4,

@@ -1,4 +1,4 @@
-//! Lists all tables and chains of the kernel.
+//! Lists the kernel's tables, chains, rules and sets.
 
 use std::io;
 
@@ -18,30 +18,30 @@ use super::verdict::Element;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) name: String,
-    /// Whether it is deleted with the process that created it.
+    /// Whether the kernel deletes the table when the socket that created it is closed.
     pub(crate) is_owned: bool,
 }
 
 /// A chain with a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BaseChain {
-    /// As `nft` names it: ip, ip6 or inet.
+    /// The family's name in `nft`: ip, ip6 or inet.
     pub(crate) family: &'static str,
     pub(crate) table: String,
     pub(crate) name: String,
     pub(crate) hook: InetHookNumber,
-    /// Whether its type is nat.
+    /// Whether the chain's type is nat.
     pub(crate) is_nat: bool,
-    /// Whether its policy is drop.
+    /// Whether the chain's policy is drop.
     pub(crate) drops: bool,
 }
 
 /// A rule, as far as it can be decoded.
 pub(super) struct Rule {
     pub(super) handle: u64,
-    /// Its position in the chain, from 1.
+    /// The rule's position in the chain, from 1.
     pub(super) number: usize,
-    /// `None` if they are not known.
+    /// The rule's statements; `None` if they cannot be decoded.
     pub(super) statements: Option<Vec<Statement>>,
 }
 
@@ -62,8 +62,8 @@ impl Rule {
     }
 }
 
-/// A table's contents as the kernel lists them, without handles and counters: equal as long as no
-/// process has changed it.
+/// A table's contents as the kernel lists them, without handles and counters: two listings are
+/// equal as long as no process has changed the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
     /// A dormant table has its chains, but no packet enters them.
@@ -77,14 +77,15 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// Whether it has no rule.
+    /// Whether the table has no rule.
     pub(crate) fn is_bare(&self) -> bool {
         self.rules.is_empty()
     }
 }
 
 impl Socket {
-    /// The contents of a table: these chains and sets, and all rules. Missing ones are empty.
+    /// Returns the contents of a table: these chains and sets, and all rules. Missing chains and
+    /// sets are empty.
     pub(crate) fn contents(
         &mut self,
         table: &str,
@@ -92,8 +93,8 @@ impl Socket {
         sets: &[&str],
     ) -> Result<Contents, NftError> {
         let mut listed = || {
-            // One at a time, and by the table's name: other tables may have as many sets as the
-            // cluster has services.
+            // Each is listed by its own and its table's name: other tables may have as many sets as
+            // the cluster has services.
             let chains = chains.iter().map(|name| self.chain(table, name)).collect::<io::Result<_>>()?;
             let sets = sets.iter().map(|name| self.elements(table, name)).collect::<io::Result<_>>()?;
             let (flags, parts) = self.head(table)?;
@@ -121,8 +122,8 @@ impl Socket {
         Ok(found)
     }
 
-    /// The rules of another program's chain: the first ones, at most this many, and the last. One
-    /// between them that is left out stands as one that cannot be decoded.
+    /// Returns the rules of another program's chain: at most the first `most` and one more, and the
+    /// last.
     pub(super) fn rules_of_chain(
         &mut self,
         family: &str,
@@ -150,7 +151,7 @@ impl Socket {
         Ok(rules)
     }
 
-    /// The elements of another program's set or map.
+    /// Returns the elements of another program's set or map.
     pub(super) fn map_elements(&mut self, family: &str, table: &str, set: &str) -> io::Result<Vec<Element>> {
         let attributes = vec![SetElementList::Table(table.to_owned()), SetElementList::Set(set.to_owned())];
         let wanted = NfTablesMessage::GetSetElement(SetElementMessage { attributes });
@@ -170,7 +171,7 @@ impl Socket {
         Ok(elements)
     }
 
-    /// A table's flags, and its number of objects.
+    /// Returns a table's flags, and its number of objects.
     fn head(&mut self, table: &str) -> io::Result<(TableFlags, u32)> {
         let attributes = vec![TableAttribute::Name(table.to_owned())];
         let listed = if_there(self.get(NfTablesMessage::GetTable(TableMessage { attributes })))?;
@@ -223,12 +224,12 @@ impl Socket {
         Ok(chain)
     }
 
-    /// The elements of a set that have not timed out.
+    /// Returns the elements of a set that have not timed out.
     pub(crate) fn members(&mut self, table: &str, set: &str) -> Result<Vec<Vec<u8>>, NftError> {
         self.elements(table, set).map_err(|error| unlisted(&format!("list set {table} {set}"), error))
     }
 
-    /// Sorted, since the kernel has them in hash order.
+    /// Returns the elements of a set, sorted, since the kernel lists them in hash order.
     fn elements(&mut self, table: &str, set: &str) -> io::Result<Vec<Vec<u8>>> {
         let attributes = vec![SetElementList::Table(table.to_owned()), SetElementList::Set(set.to_owned())];
         let wanted = NfTablesMessage::GetSetElement(SetElementMessage { attributes });
@@ -246,7 +247,7 @@ impl Socket {
         Ok(keys)
     }
 
-    /// All tables of family inet.
+    /// Returns all tables of family inet.
     pub(crate) fn tables(&mut self) -> Result<Vec<Table>, NftError> {
         let wanted = NfTablesMessage::GetTable(TableMessage { attributes: Vec::new() });
         let listed = self.dump(NetfilterProtoFamily::Inet, wanted);
@@ -254,7 +255,7 @@ impl Socket {
         Ok(listed.into_iter().filter_map(table).collect())
     }
 
-    /// The base chains of all tables that IPv4 or IPv6 packets pass.
+    /// Returns the base chains that IPv4 or IPv6 packets pass, of all tables.
     pub(crate) fn base_chains(&mut self) -> Result<Vec<BaseChain>, NftError> {
         let wanted = NfTablesMessage::GetChain(ChainMessage { attributes: Vec::new() });
         let listed = self.dump(NetfilterProtoFamily::Unspec, wanted);
@@ -296,7 +297,7 @@ fn table(message: NetfilterMessage) -> Option<Table> {
     Some(Table { name: name?, is_owned })
 }
 
-/// The family of this name in `nft`.
+/// Returns the family of this name in `nft`.
 fn proto_of(family: &str) -> NetfilterProtoFamily {
     match family {
         "ip" => NetfilterProtoFamily::IPv4,
@@ -334,8 +335,8 @@ fn base_chain(message: NetfilterMessage) -> Option<BaseChain> {
     Some(BaseChain { family, table: table?, name: name?, hook: hook?, is_nat, drops })
 }
 
-/// A full listing cannot be an invalid request: a kernel that returns EINVAL has netlink for
-/// conntrack, but no nftables.
+/// Converts the error of a listing. A listing is never an invalid request: a kernel that returns
+/// EINVAL has netlink for conntrack, but no nftables.
 fn unlisted(action: &str, source: io::Error) -> NftError {
     match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EINVAL) => NftError::NotSupported { action: action.to_owned(), source },
@@ -343,5 +344,5 @@ fn unlisted(action: &str, source: io::Error) -> NftError {
     }
 }
 
-/// The kernel's include/uapi/linux/netfilter.h.
+/// The policy `drop`, from the kernel's include/uapi/linux/netfilter.h.
 const NF_DROP: u32 = 0;

@@ -1,4 +1,5 @@
-//! The statements of our rules, as `nft` prints them.
+//! Builds the statements of our rules. Each function's comment shows the statement in `nft`'s
+//! syntax.
 
 use std::net::IpAddr;
 
@@ -25,7 +26,8 @@ impl Family {
         if ip.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// The type of its addresses in sets (`ipv4_addr`, `ipv6_addr`), and their size in bytes.
+    /// Returns the `nft` type number of the family's addresses in sets (`ipv4_addr`, `ipv6_addr`),
+    /// and their size in bytes.
     pub(crate) fn key(self) -> (u32, u32) {
         match self {
             Self::V4 => (7, 4),
@@ -33,7 +35,7 @@ impl Family {
         }
     }
 
-    /// NFPROTO_IPV4, NFPROTO_IPV6.
+    /// Returns NFPROTO_IPV4 or NFPROTO_IPV6.
     pub(crate) fn number(self) -> u8 {
         match self {
             Self::V4 => 2,
@@ -42,14 +44,14 @@ impl Family {
     }
 }
 
-/// Source or destination.
+/// Selects a packet's source or destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Source,
     Destination,
 }
 
-/// An address in network byte order.
+/// Returns the bytes of an address, in network byte order.
 pub(crate) fn octets(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -57,26 +59,26 @@ pub(crate) fn octets(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-/// `meta nfproto ipv4`.
+/// Builds `meta nfproto ipv4`.
 pub(crate) fn family_is(family: Family) -> Vec<Statement> {
     vec![meta(MetaKey::Nfproto), equals(vec![family.number()])]
 }
 
-/// `ip daddr 169.254.10.10`.
+/// Builds `ip daddr 169.254.10.10`.
 pub(crate) fn address_is(end: End, ip: IpAddr) -> Vec<Statement> {
     let mut statements = load_address(end, Family::of(ip));
     statements.push(equals(octets(ip)));
     statements
 }
 
-/// `ip daddr @set`.
+/// Builds `ip daddr @set`.
 pub(crate) fn address_in(end: End, family: Family, set: &str) -> Vec<Statement> {
     let mut statements = load_address(end, family);
     statements.push(lookup(set));
     statements
 }
 
-/// `ip daddr set 10.96.0.10`, with all checksums.
+/// Builds `ip daddr set 10.96.0.10`; the kernel updates the checksums.
 pub(crate) fn set_address(end: End, ip: IpAddr) -> Vec<Statement> {
     let family = Family::of(ip);
     let mut payload = vec![
@@ -92,7 +94,7 @@ pub(crate) fn set_address(end: End, ip: IpAddr) -> Vec<Statement> {
     vec![load(octets(ip)), Expressions::Payload(payload).into()]
 }
 
-/// `meta l4proto @transports th dport 53`.
+/// Builds `meta l4proto @transports th dport 53`.
 pub(crate) fn dns(end: End) -> Vec<Statement> {
     let offset = if end == End::Source { 0 } else { 2 };
     let payload = vec![
@@ -109,28 +111,28 @@ pub(crate) fn dns(end: End) -> Vec<Statement> {
     ]
 }
 
-/// `fib daddr type local`.
+/// Builds `fib daddr type local`.
 pub(crate) fn destination_is_ours() -> Vec<Statement> {
     let attributes = [(1, u32::from(Register::Reg1)), (2, FIB_RESULT_ADDRTYPE), (3, FIB_F_DADDR)];
     vec![other("fib", &attributes), equals(RTN_LOCAL.to_ne_bytes().to_vec())]
 }
 
-/// `socket transparent 0`: a socket of this host takes it.
+/// Builds `socket transparent 0`: a socket of this host receives the packet.
 pub(crate) fn has_socket() -> Vec<Statement> {
     vec![other("socket", &[(1, SOCKET_TRANSPARENT), (2, u32::from(Register::Reg1))]), equals(vec![0])]
 }
 
-/// `iif lo`.
+/// Builds `iif lo`.
 pub(crate) fn from_this_machine() -> Vec<Statement> {
     vec![meta(MetaKey::Iif), equals(LOOPBACK.to_ne_bytes().to_vec())]
 }
 
-/// `iifname NAME`: by name, since a recreated link has another index.
+/// Builds `iifname NAME`: by name, since a recreated link has another index.
 pub(crate) fn from_link(name: &str) -> Vec<Statement> {
     vec![meta(MetaKey::Iifname), equals(link_octets(name))]
 }
 
-/// `ip saddr 10.1.0.0/16`.
+/// Builds `ip saddr 10.1.0.0/16`.
 pub(crate) fn source_in(network: IpNet) -> Vec<Statement> {
     let network = network.trunc();
     let mut statements = load_address(End::Source, Family::of(network.addr()));
@@ -138,39 +140,39 @@ pub(crate) fn source_in(network: IpNet) -> Vec<Statement> {
     statements
 }
 
-/// `fib saddr . iif oif != 0`: the route back to the source is over the link of arrival.
+/// Builds `fib saddr . iif oif != 0`: the route back to the source is over the link of arrival.
 pub(crate) fn source_is_behind_its_link() -> Vec<Statement> {
     let attributes = [(1, u32::from(Register::Reg1)), (2, FIB_RESULT_OIF), (3, FIB_F_SADDR | FIB_F_IIF)];
     vec![other("fib", &attributes), compare(Operator::NotEqual, vec![0; 4])]
 }
 
-/// `fib saddr oifname NAME`: the route back to the source is over this link.
+/// Builds `fib saddr oifname NAME`: the route back to the source is over this link.
 pub(crate) fn source_is_behind(link: &str) -> Vec<Statement> {
     let attributes = [(1, u32::from(Register::Reg1)), (2, FIB_RESULT_OIFNAME), (3, FIB_F_SADDR)];
     vec![other("fib", &attributes), equals(link_octets(link))]
 }
 
-/// `meta mark N`.
+/// Builds `meta mark N`.
 pub(crate) fn mark_is(mark: u32) -> Vec<Statement> {
     vec![meta(MetaKey::Mark), equals(mark.to_ne_bytes().to_vec())]
 }
 
-/// `ct state untracked`.
+/// Builds `ct state untracked`.
 pub(crate) fn untracked() -> Vec<Statement> {
     ct_bits(CT_STATE, CT_STATE_UNTRACKED, Operator::NotEqual)
 }
 
-/// `ct status ! dnat`.
+/// Builds `ct status ! dnat`.
 pub(crate) fn not_translated() -> Vec<Statement> {
     ct_bits(CT_STATUS, IPS_DST_NAT, Operator::Equal)
 }
 
-/// Compares bits with zero.
+/// Compares `bits` of a conntrack value with zero.
 fn ct_bits(key: u32, bits: u32, operator: Operator) -> Vec<Statement> {
     vec![ct(key), masked(bits.to_ne_bytes().to_vec()), compare(operator, vec![0; 4])]
 }
 
-/// Masks the loaded value with these bits.
+/// Masks the value in register 1.
 fn masked(mask: Vec<u8>) -> Statement {
     let length = mask.len();
     Expressions::Bitwise(vec![
@@ -183,37 +185,37 @@ fn masked(mask: Vec<u8>) -> Statement {
     .into()
 }
 
-/// `ct direction reply`.
+/// Builds `ct direction reply`.
 pub(crate) fn is_reply() -> Vec<Statement> {
     vec![ct(CT_DIRECTION), equals(vec![1])]
 }
 
-/// `ct original zone & MASK == N`.
+/// Builds `ct original zone & MASK == N`.
 pub(crate) fn zone_is(zone: u16, mask: u16) -> Vec<Statement> {
     vec![ct_original(CT_ZONE, 1), masked(mask.to_ne_bytes().to_vec()), equals(zone.to_ne_bytes().to_vec())]
 }
 
-/// `ct original zone set N`.
+/// Builds `ct original zone set N`.
 pub(crate) fn set_zone(zone: u16) -> Vec<Statement> {
     vec![load(zone.to_ne_bytes().to_vec()), ct_original(CT_ZONE, 4)]
 }
 
-/// `notrack`.
+/// Builds `notrack`.
 pub(crate) fn notrack() -> Vec<Statement> {
     vec![bare("notrack")]
 }
 
-/// `masquerade`.
+/// Builds `masquerade`.
 pub(crate) fn masquerade() -> Vec<Statement> {
     vec![bare("masq")]
 }
 
-/// `accept`.
+/// Builds `accept`.
 pub(crate) fn accept() -> Vec<Statement> {
     verdict(vec![VerdictAttribute::Code(Verdict::Other(NF_ACCEPT))])
 }
 
-/// `jump CHAIN`.
+/// Builds `jump CHAIN`.
 pub(crate) fn jump(chain: &str) -> Vec<Statement> {
     verdict(vec![VerdictAttribute::Code(Verdict::Jump), VerdictAttribute::Chain(chain.to_owned())])
 }
@@ -247,7 +249,7 @@ fn address_offset(end: End, family: Family) -> u32 {
     }
 }
 
-/// The name of a link in a register.
+/// Returns a link's name as it is in a register: padded with zeros to IFNAMSIZ.
 fn link_octets(name: &str) -> Vec<u8> {
     let mut octets = name.as_bytes().to_vec();
     octets.resize(IFNAMSIZ, 0);
@@ -285,7 +287,8 @@ fn ct(key: u32) -> Statement {
     other("ct", &[(1, u32::from(Register::Reg1)), (2, key)])
 }
 
-/// Reads into (1) or writes from (4) the register, for the original direction.
+/// Builds `ct original KEY`. `register` is the attribute that names register 1: NFTA_CT_DREG (1) to
+/// read the value into it, NFTA_CT_SREG (4) to write the value.
 fn ct_original(key: u32, register: u16) -> Statement {
     let number = |kind, value: u32| DefaultNla::new(kind, value.to_be_bytes().to_vec());
     let direction = DefaultNla::new(3, vec![0]);
@@ -293,7 +296,7 @@ fn ct_original(key: u32, register: u16) -> Statement {
     Expressions::Other { expression_type: "ct".to_owned(), attributes }.into()
 }
 
-/// An expression without a type in the library.
+/// Makes an expression for which the netlink library has no type.
 fn other(name: &str, attributes: &[(u16, u32)]) -> Statement {
     let attributes =
         attributes.iter().map(|&(kind, value)| DefaultNla::new(kind, value.to_be_bytes().to_vec())).collect();
@@ -304,12 +307,12 @@ fn bare(name: &str) -> Statement {
     ListAttribute::Element(vec![ExpressionAttribute::Name(name.to_owned())])
 }
 
-/// The set of transports with a DNS port 53.
+/// Name of the set of transports with a DNS port 53.
 pub(crate) const TRANSPORTS: &str = "transports";
-/// `inet_proto`.
+/// The `nft` type number of `inet_proto`, and its size in bytes.
 pub(crate) const TRANSPORT_KEY: (u32, u32) = (12, 1);
 
-// The kernel's include/uapi/linux/netfilter/nf_tables.h, rtnetlink.h and netfilter.h.
+// Constants of the kernel's include/uapi/linux/netfilter/nf_tables.h, rtnetlink.h and netfilter.h.
 const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
 const FIB_RESULT_OIF: u32 = 1;

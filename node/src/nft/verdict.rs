@@ -1,4 +1,4 @@
-//! What a rule does with a query, by its statements.
+//! Evaluates the statements of a rule for a query.
 
 use netlink_packet_netfilter::nftables::{
     Bitwise, Cmp, DataAttribute, ExpressionAttribute, Expressions, Immediate, ListAttribute, Lookup, Meta,
@@ -10,16 +10,16 @@ use rtnetlink::packet_core::{DefaultNla, Nla};
 use super::batch::Statement;
 use super::registers::{Holds, Query, Registers, Value};
 
-/// A verdict.
+/// The verdict of a rule or of a map's element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accept,
-    /// Also a reject.
+    /// The packet is dropped; also stands for `reject`.
     Drop,
     Return,
     Jump(String),
     Goto(String),
-    /// Another program's decision, or one that cannot be read.
+    /// The verdict is left to a program (`queue`), or cannot be decoded.
     Unknown,
 }
 
@@ -27,9 +27,9 @@ pub(super) enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Effect {
     pub(super) verdict: Verdict,
-    /// Whether all conditions hold; else it is not known.
+    /// Whether all conditions hold; false if that is not known.
     pub(super) is_certain: bool,
-    /// Whether it is an element of a verdict map.
+    /// Whether the verdict is from an element of a verdict map.
     pub(super) is_of_map: bool,
 }
 
@@ -64,8 +64,8 @@ impl Element {
     }
 }
 
-/// The effects of a rule on a query; none if it does not match or only counts. `elements` reads a
-/// set, `None` if it cannot be read.
+/// Returns the effects of a rule on a query; none if the rule does not match or only counts.
+/// `elements` returns the elements of a set, `None` if they cannot be read.
 pub(super) fn effects(
     statements: &[Statement],
     query: &Query<'_>,
@@ -131,7 +131,7 @@ pub(super) fn effects(
                 registers.forget();
                 Holds::Yes
             }
-            // Of iptables.
+            // Matches and targets of iptables.
             (kind @ ("match" | "target"), Some(Expressions::Other { attributes, .. })) => {
                 match (kind, attributes.iter().find_map(text).as_deref()) {
                     ("match", Some("comment")) => Holds::Yes,
@@ -178,7 +178,7 @@ fn load_payload(parts: &[Payload], query: &Query<'_>, registers: &mut Registers)
         }
     }
     if let Some(register) = register {
-        // A value of unknown octets overwrites all that it is as long as.
+        // An unknown value overwrites as many registers as a known one of its length.
         let value = query.header(base, offset, length);
         if value.is_none() {
             registers.load(register, Some(Value::Known(vec![0; length.min(LONGEST) as usize])));
@@ -225,7 +225,7 @@ fn compare(parts: &[Cmp], query: &Query<'_>, registers: &Registers) -> Holds {
     with.map_or(Holds::Perhaps, |with| registers.compares(register, operator, with, query))
 }
 
-/// The verdict; `None` if it loads a value.
+/// Returns the verdict; if the expression loads a value, stores the value and returns `None`.
 fn immediate(parts: &[Immediate], registers: &mut Registers) -> Option<Verdict> {
     let (mut register, mut data) = (0, None);
     for part in parts {
@@ -285,7 +285,7 @@ impl LookUp {
         lookup
     }
 
-    /// The elements that match or may match: one that matches, or all that may.
+    /// Returns the element that matches or, if none is known to match, all elements that may match.
     fn matching(&self, all: Vec<Element>, query: &Query<'_>, registers: &Registers) -> Vec<(Element, Holds)> {
         let (rest, mut keyed): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|element| element.flags.contains(SetElementFlags::CatchAll));
@@ -301,7 +301,7 @@ impl LookUp {
             keyed.sort_by(|one, other| one.key.cmp(&other.key).then(is_end(other).cmp(&is_end(one))));
             let length = keyed.iter().map(|element| element.key.len()).max().unwrap_or_default();
             match registers.known(self.register, length) {
-                // The interval that begins last at or before the value, unless it ends there.
+                // The last boundary at or before the value, if it begins an interval.
                 Some(value) => {
                     let last = keyed.into_iter().take_while(|element| element.key <= value).last();
                     last.filter(|element| !is_end(element))
@@ -352,13 +352,13 @@ impl LookUp {
     }
 }
 
-/// The value of an attribute of type 1, as a name.
+/// Returns the value of an attribute of type 1, as a name.
 fn text(attribute: &DefaultNla) -> Option<String> {
     let name = octets(attribute).strip_suffix(&[0])?.to_vec();
     (attribute.kind() == 1).then(|| String::from_utf8(name).ok()).flatten()
 }
 
-/// The value of an attribute of this type, as a number.
+/// Returns the value of the attribute of this type, as a number.
 fn number(attributes: &[DefaultNla], kind: u16) -> Option<u32> {
     let attribute = attributes.iter().find(|attribute| attribute.kind() == kind)?;
     octets(attribute).first_chunk().map(|octets| u32::from_be_bytes(*octets))
@@ -370,9 +370,9 @@ fn octets(attribute: &DefaultNla) -> Vec<u8> {
     octets
 }
 
-/// All registers together have 80 bytes.
+/// Maximum length of a value in bytes: all registers together have 80.
 const LONGEST: u32 = 80;
-// The kernel's include/uapi/linux/netfilter.h and nf_tables.h.
+// Constants of the kernel's include/uapi/linux/netfilter.h and nf_tables.h.
 pub(super) const NF_DROP: u32 = 0;
 const NF_ACCEPT: u32 = 1;
 const NFTA_DATA_VALUE: u16 = 1;
