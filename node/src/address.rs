@@ -22,15 +22,15 @@ use crate::interface::{holder_of_address, interfaces};
 /// The interface of an address, and whether the address was added to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnsuredAddress {
-    /// It was on an interface already; nothing was changed.
+    /// The address was on an interface already; nothing was changed.
     AlreadyThere {
         /// The interface.
         link: String,
     },
-    /// It was added, and stays when the process ends.
+    /// The address was added, and stays when the process ends.
     AddedTo {
-        /// The interface: that of [`AddressPolicy::link`], or `lo` on a kernel that has no such
-        /// link.
+        /// The interface: [`AddressPolicy::link`], or `lo` on a kernel with neither dummy nor
+        /// bridge links.
         link: String,
         /// The kind of the interface, if the kernel has no dummy links.
         instead: Option<LinkFallback>,
@@ -49,14 +49,14 @@ pub enum LinkFallback {
 }
 
 impl EnsuredAddress {
-    /// The interface that has the address.
+    /// Returns the interface that has the address.
     pub fn link(&self) -> &str {
         match self {
             Self::AlreadyThere { link } | Self::AddedTo { link, .. } => link,
         }
     }
 
-    /// The link's kind, if it is not a dummy.
+    /// Returns the kind of the link that the address was added to, if it is not a dummy.
     pub fn instead(&self) -> Option<LinkFallback> {
         match self {
             Self::AlreadyThere { .. } => None,
@@ -65,16 +65,16 @@ impl EnsuredAddress {
     }
 }
 
-/// The addresses that we add.
+/// The absent listen addresses that localdns adds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressPolicy {
-    /// Link-local ones: 169.254.0.0/16, fe80::/10.
+    /// Link-local addresses: 169.254.0.0/16, fe80::/10.
     #[default]
     LinkLocal,
     /// All addresses of the configuration, service addresses included, except fe80::/10, which pods
-    /// cannot reach; on this link.
+    /// cannot reach. They are added to this link.
     Named(LinkName),
-    /// None, after `node down`. Existing ones are served.
+    /// No addresses, after `node down`. Existing addresses are still served.
     Nothing,
 }
 
@@ -98,7 +98,7 @@ impl LinkName {
         Some(Self { octets, length: text.len() })
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         match self.octets.get(..self.length).map(str::from_utf8) {
             Some(Ok(name)) if !name.is_empty() => name,
@@ -108,7 +108,7 @@ impl LinkName {
 }
 
 impl Default for LinkName {
-    /// [`LINK`].
+    /// Returns the name [`LINK`].
     fn default() -> Self {
         Self { octets: [0; LONGEST_NAME], length: 0 }
     }
@@ -121,7 +121,7 @@ impl std::fmt::Debug for LinkName {
 }
 
 impl AddressPolicy {
-    /// Whether this address is one that we add.
+    /// Whether localdns adds this address if it is absent.
     pub fn includes(self, ip: IpAddr) -> bool {
         let is_other = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
         match (self, ip) {
@@ -134,7 +134,7 @@ impl AddressPolicy {
     }
 
     /// Returns the name of the link that addresses are added to, which is created if it does not
-    /// exist. An existing link of another program keeps its own addresses.
+    /// exist. If the link is another program's, its other addresses stay.
     pub fn link(&self) -> &str {
         match self {
             Self::LinkLocal | Self::Nothing => LINK,
@@ -180,9 +180,9 @@ async fn our_links(handle: &Handle) -> Result<Vec<(u32, String)>, io::Error> {
     Ok(found)
 }
 
-/// Attributes that mark an address as added by localdns on a link that it did not create: its
-/// protocol (Linux 5.18; older kernels ignore it) and, for IPv4 and a link name that leaves room,
-/// its label.
+/// Returns the attributes that mark an address as added by localdns on a link that it did not
+/// create: its protocol (Linux 5.18; older kernels ignore it) and, for IPv4 and a link name that
+/// leaves room, its label.
 fn marks(ip: IpAddr, link: &str) -> Vec<AddressAttribute> {
     let label = format!("{link}{LABEL}");
     let label = (ip.is_ipv4() && label.len() <= LONGEST_NAME).then_some(AddressAttribute::Label(label));
@@ -301,7 +301,7 @@ async fn add_to(
     }
 }
 
-/// The kernel's error without rtnetlink's wrapper.
+/// Returns the kernel's error without rtnetlink's wrapper.
 fn reason(error: rtnetlink::Error) -> io::Error {
     match error {
         rtnetlink::Error::NetlinkError(message) => message.to_io(),

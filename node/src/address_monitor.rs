@@ -10,9 +10,9 @@ use tokio::time::sleep;
 
 use crate::AddressPolicy;
 
-/// Calls `gone` after an address within `ours` was removed, and when one may have been: at the
-/// start, after the kernel lost messages, and every second while the subscription fails. Removing a
-/// link removes its addresses, too.
+/// Calls `gone` after an address that `ours` includes was removed, and when one may have been: at
+/// the start, after the kernel lost messages, and every second while the subscription fails.
+/// Removing a link removes its addresses, too.
 ///
 /// Never returns; drop the future to end it.
 pub async fn watch_removals(ours: AddressPolicy, gone: impl Fn()) {

@@ -1,10 +1,10 @@
-//! Commands to a running server, over an abstract unix socket: like links and rules it belongs to
-//! the network namespace, not to a file system.
+//! Receives commands to a running server, over an abstract unix socket, which, like links and
+//! rules, belongs to the network namespace, not to a file system.
 //!
-//! A server accepts root and its own user. `down` also requires a
-//! [`NetAdminProof`](crate::NetAdminProof), and a command trusts a server that has proven
-//! CAP_NET_ADMIN (`proof`): containers in this network namespace may have a root without that
-//! right.
+//! A server accepts commands of root and of its own user. `down` also requires a
+//! [`NetAdminProof`](crate::NetAdminProof), and a client trusts only a server that has proven
+//! CAP_NET_ADMIN (`proof`), since root of a container in this network namespace may lack that
+//! capability.
 
 mod crowd;
 mod peers;
@@ -70,7 +70,8 @@ impl ControlSocket {
     }
 
     /// Accepts commands and passes them to `take`, until [`ListenGuard`] is dropped. Connections
-    /// are read concurrently; one that is not trusted, or sends no command in time, is closed.
+    /// are read concurrently; a connection that is not trusted, or on which no command arrives in
+    /// time, is closed.
     ///
     /// # Errors
     /// Errors of the kernel when creating a runtime.
@@ -121,8 +122,8 @@ async fn hear(
     Ok(())
 }
 
-/// Keeps the nonce's table until the client has closed its side of the connection; closes this side
-/// once the table is deleted.
+/// Creates the nonce's table, and keeps it until the client has closed its side of the connection;
+/// closes this side once the table is deleted.
 async fn prove(mut stream: tokio::net::UnixStream, nonce: &str, prover: &Prover) -> io::Result<()> {
     match prover.show(nonce).await {
         Ok(shown) => {
@@ -167,7 +168,7 @@ fn is_trusted(uid: u32) -> bool {
 impl ControlCommand {
     /// Sends the result.
     pub fn answer(&self, text: &str) {
-        // A client that has gone needs no answer.
+        // The client may have closed the connection, so errors are ignored.
         let _ = io::Write::write_all(&mut &self.stream, text.as_bytes());
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
@@ -182,11 +183,11 @@ const PREFIX: &str = "localdns-node-";
 const SAME_PID: u32 = 16;
 /// Prefix of a request for a proof; the nonce follows.
 const PROVE: &str = "prove ";
-/// The answer once the table exists.
+/// The answer to a request for a proof once the table exists.
 const SHOWN: &str = "shown\n";
 /// The answer of a server with too many queued commands.
 const BUSY: &str = "busy\n";
-/// Time limit for a connection's word, and for checking a proof.
+/// Time limit for a connection's command, and for the client's check of a proof.
 const WORD: Duration = Duration::from_secs(1);
 /// Pause before `accept` is retried.
 const AGAIN: Duration = Duration::from_millis(100);

@@ -14,12 +14,12 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// A problem with its remedy.
+    /// Returns a problem with its remedy.
     pub fn new(problem: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { problem: problem.into(), remedy: Some(remedy.into()) }
     }
 
-    /// A problem without a remedy of its own.
+    /// Returns a problem without a remedy.
     pub fn without_remedy(problem: impl Into<String>) -> Self {
         Self { problem: problem.into(), remedy: None }
     }
@@ -52,7 +52,7 @@ impl From<&io::Error> for Diagnosis {
     }
 }
 
-/// A problem without a remedy of its own.
+/// Returns a problem without a remedy.
 impl From<String> for Diagnosis {
     fn from(problem: String) -> Self {
         Self::without_remedy(problem)

@@ -1,16 +1,17 @@
 //! The failover rules: two nftables tables.
 //!
-//! The failover table stays when the server dies. It redirects queries to our addresses that no
-//! socket takes to the listener's fallback, before conntrack, so that kube-proxy's DNAT still
-//! applies to a ClusterIP, and restores the source address of the replies. Each listener's flows
-//! have conntrack zones of their own, which change each time the server takes its queries back:
-//! [`Rules::rotate_zones`].
+//! The failover table stays when the server dies. If no socket receives a query to one of our
+//! addresses, the table replaces the destination by the listener's fallback. It does so before
+//! conntrack, so that kube-proxy's DNAT still applies to a ClusterIP, and restores the source
+//! address of the replies. Each listener's flows have conntrack zones of their own, which change
+//! each time queries arrive at the server again: [`Rules::rotate_zones`].
 //!
 //! The lease table is owned by the server's netlink socket: the kernel deletes it when the process
-//! ends, for any reason. While an address has a lease in this table and a socket of this host takes
-//! its queries, the table accepts the queries without conntrack. Only a server that has answered
-//! its own probes renews leases, so a hang is detected when the lease ends. On kernels without
-//! table owners the lease table stays, too, and all processes share it; its leases time out.
+//! ends, for any reason. While an address has a lease in this table and a socket of this host
+//! receives its queries, the table accepts the queries without conntrack. Only a server that has
+//! answered its own probes renews leases, so a hang is detected when the lease ends. On kernels
+//! without table owners the lease table stays, too, and all processes share it; its leases time
+//! out.
 
 mod leases;
 mod stays;
@@ -33,15 +34,16 @@ use stays::{CHAINS, CLIENTS, FAILOVER, SETS, TURNS, Turns, stays, zones_of};
 pub struct Listener {
     /// The address; the port is 53.
     pub address: IpAddr,
-    /// The server that queries are redirected to while this one does not answer. A ClusterIP has
-    /// none: kube-proxy sends it to the cluster's DNS.
+    /// The server to which queries are redirected while this one does not answer. A ClusterIP has
+    /// no fallback: kube-proxy sends queries to it to the cluster's DNS.
     pub fallback: Option<Fallback>,
     /// Whether queries are refused, not redirected, while this server does not answer.
     pub fails_closed: bool,
 }
 
-/// The clients to redirect to the fallback while no server takes their queries. Queries of this
-/// host's own programs always are redirected; a query of any other client arrives at a closed port.
+/// The clients that are redirected to the fallback while no server receives their queries. Queries
+/// of this host's own programs are always redirected; a query of any other client arrives at a
+/// closed port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Clients {
     /// Every client.
@@ -54,12 +56,12 @@ pub enum Clients {
     NotFrom(Vec<String>),
 }
 
-/// The server that queries are redirected to while this one does not answer.
+/// The server to which queries are redirected while this one does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fallback {
     /// An address of the listener's family; the port is 53.
     pub target: IpAddr,
-    /// Whether pods' addresses are masqueraded towards it, unless another program, such as
+    /// Whether redirected queries get a masqueraded source address, unless another program, such as
     /// kube-proxy for a ClusterIP, has translated the destination again: that program masquerades
     /// as well.
     pub masquerade: bool,
@@ -72,7 +74,7 @@ pub struct Rules {
     put: Option<Contents>,
     /// The current conntrack zone of each listener; empty until read from the existing table.
     turns: Turns,
-    /// The ruleset generation at which the table was unchanged.
+    /// The ruleset generation at which the table was last found unchanged.
     seen: Option<u32>,
     lists: u64,
     /// Whether the kernel can match sockets, as far as known.
@@ -136,7 +138,7 @@ impl Rules {
     /// Makes later failovers of these addresses use conntrack zones without flows, from the next
     /// write of the table on. Call this when queries to these addresses arrive here again: a
     /// connection that fails over later then meets no entry of an earlier failover from the same
-    /// port. Flows that are redirected during the move break.
+    /// port. Flows that are redirected at the time of that write break.
     ///
     /// # Errors
     /// If the kernel does not return the current zones.
@@ -159,11 +161,12 @@ impl Rules {
     }
 
     /// Compares the table with what this value last wrote: flags, chains, rules and sets, except
-    /// those of [`plan_restart`](Self::plan_restart). Lists it only if another process has changed
-    /// any table: the listing costs more than everything else that a server without clients does.
+    /// those of [`plan_restart`](Self::plan_restart). Lists the table only if another process has
+    /// changed any table: the listing costs more than everything else that a server without clients
+    /// does.
     ///
     /// # Errors
-    /// If the kernel does not return it.
+    /// If the kernel does not list its tables.
     pub fn standing(&mut self) -> Result<TableState, NftError> {
         // Without a generation, the listing decides.
         let now = self.socket.generation().ok().flatten();
@@ -186,11 +189,11 @@ impl Rules {
         self.lists
     }
 
-    /// Whether the existing rules are those for these listeners and clients, regardless of their
-    /// author: compared by their expressions and addresses.
+    /// Whether the existing rules, of any author, equal the rules for these listeners and clients
+    /// in expressions and addresses.
     ///
     /// # Errors
-    /// If the kernel does not return them.
+    /// If the kernel does not list its tables.
     pub fn are_those_of(&mut self, listeners: &[Listener], clients: &Clients) -> Result<bool, NftError> {
         let there = self.contents()?;
         let turns = zones_of(&there);
@@ -202,7 +205,7 @@ impl Rules {
     /// fallbacks.
     ///
     /// # Errors
-    /// If the kernel does not return it.
+    /// If the kernel does not list its tables.
     pub fn led(&mut self) -> Result<Vec<(IpAddr, Option<IpAddr>)>, NftError> {
         Ok(self.contents()?.replaced(FAILOVER))
     }
@@ -211,7 +214,7 @@ impl Rules {
     /// process may have created.
     ///
     /// # Errors
-    /// If the kernel does not return it.
+    /// If the kernel does not list its tables.
     pub fn refused_links(&mut self) -> Result<Vec<String>, NftError> {
         Ok(self.contents()?.accepted_links(CLIENTS))
     }
@@ -224,7 +227,7 @@ impl Rules {
     /// Whether the table exists.
     ///
     /// # Errors
-    /// If the kernel does not return it.
+    /// If the kernel does not list its tables.
     pub fn are_there(&mut self) -> Result<bool, NftError> {
         Ok(self.socket.tables()?.iter().any(|table| table.name == TABLE))
     }
@@ -233,11 +236,11 @@ impl Rules {
     /// without owner.
     ///
     /// # Errors
-    /// If the kernel does not return them.
+    /// If the kernel does not list its tables.
     pub fn holders(&mut self) -> Result<Vec<u32>, NftError> {
         let tables = self.socket.tables()?;
-        // A table without owner is no server's: it was loaded from a saved ruleset, or created by
-        // hand.
+        // A table without owner belongs to no server: it was loaded from a saved ruleset, or
+        // created by hand.
         let owned = tables.iter().filter(|table| table.is_owned);
         let mut holders: Vec<_> = owned.filter_map(|table| server_of(&table.name)).collect();
         if tables.iter().any(|table| table.name == UNOWNED_LEASES) {
@@ -251,7 +254,7 @@ impl Rules {
     /// the address is in the failover table, no other process has leases, and none is taking over.
     ///
     /// # Errors
-    /// If the kernel does not return them.
+    /// If the kernel does not list its tables.
     pub fn led_away(&mut self, mut addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, NftError> {
         let led = self.led()?;
         addresses.retain(|ip| led.iter().any(|(address, _)| address == ip));
@@ -278,7 +281,7 @@ impl Rules {
     /// Whether a [`NetAdminProof`] exists.
     ///
     /// # Errors
-    /// If the kernel does not return it.
+    /// If the kernel does not list its tables.
     pub fn is_net_admin_proven(&mut self) -> Result<bool, NftError> {
         Ok(self.socket.tables()?.iter().any(|table| table.name.starts_with(WARRANT)))
     }
@@ -292,7 +295,7 @@ impl Rules {
         for table in [TABLE, UNOWNED_LEASES] {
             batch.remove_table(table);
         }
-        // If they cannot be listed, the rest is removed all the same.
+        // If tables cannot be listed, the two above are removed all the same.
         for table in self.socket.tables().unwrap_or_default() {
             if !table.is_owned && server_of(&table.name).is_some() {
                 batch.remove_table(&table.name);
@@ -317,13 +320,13 @@ pub struct NetAdminProof {
 }
 
 impl NetAdminProof {
-    /// Creates it.
+    /// Creates the proof.
     ///
     /// # Errors
     /// Without CAP_NET_ADMIN, or if the kernel has no nftables.
     pub fn show() -> Result<Self, NftError> {
         let mut socket = Socket::open()?;
-        // Kernels without table owners keep the proof of a killed process.
+        // Without table owners, the proof of a killed process remains, and is deleted here.
         for left in socket.tables()?.into_iter().filter(|table| table.name.starts_with(WARRANT)) {
             let mut batch = Batch::default();
             batch.delete_table(&left.name);
@@ -354,7 +357,7 @@ fn transports(batch: &mut Batch, table: &str) {
     batch.add_set(table, &Set { name: TRANSPORTS, key: TRANSPORT_KEY, flags: SetFlags::empty(), elements });
 }
 
-/// The kind of a set of addresses; each exists once for each family.
+/// The kind of a set of addresses; each kind exists once for each address family.
 #[derive(Debug, Clone, Copy)]
 enum SetOf {
     /// Addresses that clients query.

@@ -1,6 +1,6 @@
-//! Other programs' rules that may drop our traffic: base chains that drop what none of their rules
-//! accepts, also in chains that they jump to, and the narrowest rules that accept clients' queries and
-//! the replies to them.
+//! Finds base chains of other programs that may drop our traffic, by policy or by a rule, also in
+//! chains that they jump to, and the narrowest rules that accept clients' queries and the replies
+//! to them.
 
 mod remedy;
 
@@ -14,17 +14,17 @@ use crate::failover_rules::{Clients, Listener, TABLE};
 use crate::nft::{BaseChain, ChainWalk, Family, NftError, Outcome, Place, Query, Socket};
 use remedy::{iptables, nft, program, quoted, sources};
 
-/// A chain that drops, or may drop, what none of its rules accepts.
+/// A base chain that drops, or may drop, clients' queries or our replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirewallConflict {
     /// The base chain, in the form of `nft list chain`.
     pub chain: String,
     /// The affected path: clients to this server, or to the fallback, or this server's replies.
     pub way: &'static str,
-    /// What it drops: `queries` or `replies`.
+    /// What the chain drops: `queries` or `replies`.
     pub packets: &'static str,
-    /// The rule that drops, such as `its last rule`: an appended rule has no effect. `None` if its
-    /// policy does.
+    /// The rule that drops, such as `its last rule`, after which an appended rule has no effect.
+    /// `None` if the chain's policy drops.
     pub rule: Option<String>,
     /// Whether the chain is known to drop these queries; `false`: it depends on conditions that
     /// cannot be checked.
@@ -35,8 +35,8 @@ pub struct FirewallConflict {
 }
 
 impl FirewallConflict {
-    /// Conflicts on the paths of these clients to these listeners and to the fallbacks. Tables of
-    /// iptables-legacy are not visible: [`unseen_filters`].
+    /// Returns the conflicts on the paths of these clients to these listeners and to the fallbacks.
+    /// Tables of iptables-legacy are not visible: see [`unseen_filters`].
     ///
     /// # Errors
     /// If the kernel does not list its chains.
@@ -82,7 +82,8 @@ fn unseen_filter(tables: &str, program: &str) -> Option<Diagnosis> {
 enum Way {
     /// Queries of clients to this server.
     ToUs,
-    /// This server's replies. They are untracked: `established` does not match them.
+    /// This server's replies. Conntrack does not track replies, so `established` does not match
+    /// them.
     FromUs,
     /// Queries that are redirected to a fallback, matched by conntrack's original destination,
     /// since kube-proxy has replaced a ClusterIP by a pod's address here.
@@ -115,7 +116,8 @@ impl Way {
     }
 }
 
-/// The places at which a chain drops packets, with the addresses that clients query.
+/// The places at which a chain drops packets, with the addresses that the dropped queries have as
+/// destination, or the dropped replies as source.
 type Drops = BTreeMap<Place, BTreeSet<IpAddr>>;
 
 /// Returns where a chain drops clients' queries, and the first rule that may drop them.
@@ -249,7 +251,7 @@ fn destinations(listeners: &[Listener], family: Family, way: Way) -> Vec<IpAddr>
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-// As `nft` prints them: `untracked`, `new`.
+// The conntrack states that `nft` prints as `new` and `untracked`.
 const IP_CT_NEW: u32 = 1 << 3;
 const IP_CT_UNTRACKED: u32 = 1 << 6;
 
@@ -361,7 +363,7 @@ mod tests {
             assert!(obstacle.remedy.starts_with(&commands.join(" && ")), "{}", obstacle.remedy);
             assert_eq!(obstacle.rule.as_deref(), last.map(|_| "its last rule"));
         }
-        // There are no such IPv6 clients.
+        // `Clients::In` has no IPv6 network, so no IPv6 rule is needed.
         let chain = chain("ip6", "filter", "INPUT", input);
         let place = Place { chain: chain.name.clone(), rule: None };
         let drops = Drops::from([(place, [ip("fd10::11")].into())]);

@@ -1,4 +1,4 @@
-//! The host's interfaces and their current addresses.
+//! Lists the host's interfaces and their current addresses.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -11,13 +11,13 @@ use crate::NodeError;
 /// One network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name, such as `eth0`.
+    /// The interface's name, such as `eth0`.
     pub name: String,
-    /// Whether it is set up.
+    /// Whether the interface is set up.
     pub up: bool,
-    /// Whether it is a loopback interface: all addresses of its IPv4 networks are local.
+    /// Whether this is a loopback interface: all addresses of its IPv4 networks are local.
     pub loopback: bool,
-    /// Its addresses, in the kernel's order.
+    /// The interface's addresses, in the kernel's order.
     pub addresses: Vec<Address>,
 }
 
@@ -26,14 +26,14 @@ pub struct Interface {
 pub struct Address {
     /// The address.
     pub ip: IpAddr,
-    /// Length of its network's prefix, 0 to 32 or 128 bits.
+    /// Length of the network's prefix, 0 to 32 or 128 bits.
     pub prefix_bits: u8,
     /// Index of the interface for a link-local IPv6 address, else 0.
     pub scope_id: u32,
 }
 
 impl Address {
-    /// The address with a port, ready to bind.
+    /// Returns the address with a port, ready to bind.
     pub fn socket_addr(&self, port: u16) -> SocketAddr {
         match self.ip {
             IpAddr::V4(ip) => SocketAddr::from((ip, port)),
@@ -47,7 +47,7 @@ impl Address {
     }
 }
 
-/// All interfaces, in the kernel's order, including those without an address.
+/// Lists all interfaces, in the kernel's order, including interfaces without an address.
 ///
 /// # Errors
 /// [`NodeError::Interfaces`] if the kernel does not list them.
@@ -70,7 +70,7 @@ pub fn interfaces() -> Result<Vec<Interface>, NodeError> {
     Ok(interfaces)
 }
 
-/// The addresses of one interface, for a `bind` by name. May be empty.
+/// Returns the addresses of one interface, for a `bind` by name. May be empty.
 ///
 /// # Errors
 /// [`NodeError::InterfaceAbsent`] if there is no such interface.
@@ -82,7 +82,7 @@ pub fn addresses_of(interface: &str) -> Result<Vec<Address>, NodeError> {
 }
 
 /// Completes a link-local IPv6 address without a scope for bind and connect, with the scope of the
-/// first interface that has the address. Other addresses, and one that no interface has, are
+/// first interface that has the address. Other addresses, and an address that no interface has, are
 /// returned unchanged.
 pub fn with_link(address: SocketAddr) -> SocketAddr {
     match address {
@@ -96,12 +96,12 @@ pub fn with_link(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The index of the interface of this name.
+/// Returns the index of the interface of this name.
 pub fn link_index(name: &str) -> Option<u32> {
     if_nametoindex(name).ok()
 }
 
-/// The name of the interface of this index, if it exists.
+/// Returns the name of the interface of this index, if it exists.
 pub fn link_name(index: u32) -> Option<String> {
     // The kernel may also return an empty name.
     if_indextoname(index).ok()?.into_string().ok().filter(|name| !name.is_empty())
@@ -117,8 +117,8 @@ pub fn is_local(interfaces: &[Interface], ip: IpAddr) -> bool {
     holder_of_address(interfaces, ip).is_some()
 }
 
-/// Whether packets to `to` reach one of these listeners; a wildcard listens on every address of
-/// this host.
+/// Whether packets to `to` reach one of these listeners; a wildcard address listens on every
+/// address of this host.
 pub fn leads_to(to: SocketAddr, listeners: &[SocketAddr]) -> bool {
     listeners.iter().any(|own| {
         own.port() == to.port()
@@ -127,12 +127,13 @@ pub fn leads_to(to: SocketAddr, listeners: &[SocketAddr]) -> bool {
     })
 }
 
-/// The name of the interface that `ip` is local on.
+/// Returns the name of the interface on which `ip` is local.
 pub fn link_of(ip: IpAddr) -> Option<String> {
     interfaces().ok().and_then(|all| holder_of_address(&all, ip).map(|found| found.name.clone()))
 }
 
-/// The interface that `ip` is local on.
+/// Returns the interface on which `ip` is local: the address is on it, or in an IPv4 network of a
+/// loopback interface.
 pub(crate) fn holder_of_address(interfaces: &[Interface], ip: IpAddr) -> Option<&Interface> {
     interfaces.iter().find(|interface| {
         interface.addresses.iter().any(|own| own.ip == ip || (interface.loopback && own.network_contains(ip)))
@@ -200,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Addresses of other networks must be listed.
+    /// All addresses of 127.0.0.0/8 are local without being listed.
     #[test]
     fn loopback_network_is_local() {
         let rows = [

@@ -71,10 +71,11 @@ pub enum NodeError {
     NotPermitted {
         /// The address.
         address: IpAddr,
-        /// The interface that it would be added to.
+        /// The interface to which the address would be added.
         link: String,
     },
-    /// An address is not on the interface named with it, or still in duplicate address detection.
+    /// An address is not on the interface named with it, or is still in duplicate address
+    /// detection.
     #[error("address {address} is not on the interface {link:?}, or cannot be used yet")]
     AddressElsewhere {
         /// The address.

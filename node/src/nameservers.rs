@@ -1,5 +1,5 @@
-//! The name servers of the node's network: which entries of a list are usable, and the current
-//! list. Parses text, not files.
+//! The name servers of the node's network: selects the usable entries of a list, and holds the
+//! current list. Parses text, not files.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,8 +9,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::resolv_conf::{MAX_NAME_SERVERS, name_servers};
 use crate::{address, link_name};
 
-/// The servers of a Corefile that forwards to [`WIRE_SERVER`]; replaced as a whole while queries
-/// are answered.
+/// The current list of servers that a Corefile names as [`WIRE_SERVER`]; replaced as a whole while
+/// queries are answered.
 #[derive(Debug)]
 pub struct Upstreams {
     list: RwLock<Arc<[SocketAddr]>>,
@@ -18,17 +18,17 @@ pub struct Upstreams {
 }
 
 impl Upstreams {
-    /// With this list.
+    /// Creates the list with these servers.
     pub fn new(list: &[SocketAddr]) -> Self {
         Self { list: RwLock::new(list.into()), changes: AtomicU64::new(0) }
     }
 
-    /// The current servers, all at port 53.
+    /// Returns the current servers, all at port 53.
     pub fn list(&self) -> Arc<[SocketAddr]> {
         self.list.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the list; false if it is unchanged.
+    /// Replaces the list; returns false if it is unchanged.
     pub fn set(&self, list: &[SocketAddr]) -> bool {
         let mut held = self.list.write().unwrap_or_else(PoisonError::into_inner);
         if **held == *list {
@@ -39,14 +39,14 @@ impl Upstreams {
         true
     }
 
-    /// The number of changes.
+    /// Returns the number of changes.
     pub fn changes(&self) -> u64 {
         self.changes.load(Relaxed)
     }
 }
 
-/// The entries of a resolv.conf or a space-separated list: usable ones, in order, without
-/// duplicates.
+/// The entries of a resolv.conf or of a space-separated list, split into usable servers, in order
+/// and without duplicates, and others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Usable {
     /// The usable entries.
@@ -111,8 +111,8 @@ fn can_be_asked(server: SocketAddr) -> bool {
     !is_no_host && ip != Ipv4Addr::BROADCAST && !PRODUCTION.contains(&ip)
 }
 
-/// A list as AKS's script writes it: addresses separated by spaces, a link-local IPv6 one with its
-/// link's name.
+/// A list as AKS's script writes it: addresses separated by spaces, a link-local IPv6 address with
+/// its link's name.
 #[derive(Debug)]
 pub struct ListText<'l>(pub &'l [SocketAddr]);
 
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// No word of the text is trusted.
+    /// Invalid and unusable words of the text are left out.
     #[test]
     fn list_round_trip() {
         let list = Usable::of_list("10.0.0.4 fd00::4\n", &ours).servers;

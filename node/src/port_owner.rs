@@ -19,9 +19,9 @@ pub enum SocketKind {
 /// A process that owns a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortOwner {
-    /// Its process id.
+    /// The process id.
     pub pid: u32,
-    /// Its command name; unprintable characters are escaped when printed.
+    /// The process's command name; unprintable characters are escaped when printed.
     pub comm: String,
 }
 
@@ -31,12 +31,12 @@ impl fmt::Display for PortOwner {
     }
 }
 
-/// The process with the socket that prevents binding `addr`: one bound to the same address and
-/// port, else one to the port on a wildcard address or, if `addr` is a wildcard, on any address.
-/// For TCP only listeners count.
+/// Returns the process with the socket that prevents binding `addr`: a socket bound to the same
+/// address and port, else one bound to the port on a wildcard address or, if `addr` is a wildcard,
+/// on any address. For TCP only listeners count.
 ///
-/// `None` if there is none, or if it is not visible: another user's, or outside of this pid
-/// namespace. Reads all of `/proc`, which takes milliseconds: for error messages only.
+/// `None` if there is no such socket, or if its process is not visible: another user's, or outside
+/// of this pid namespace. Reads all of `/proc`, which takes milliseconds: for error messages only.
 pub fn port_owner(addr: SocketAddr, proto: SocketKind) -> Option<PortOwner> {
     let tables = match proto {
         SocketKind::Udp => ["/proc/net/udp", "/proc/net/udp6"],
@@ -72,7 +72,8 @@ struct BoundSocket {
     inode: u64,
 }
 
-/// How likely a socket at `held` prevents binding `wanted`, 0 the most; `None`: it does not.
+/// Returns how likely a socket at `held` prevents binding `wanted`, from 0, the most likely, to 2;
+/// `None` if it does not.
 fn rank(held: SocketAddr, wanted: SocketAddr) -> Option<u8> {
     let same_family = held.is_ipv4() == wanted.is_ipv4();
     let wildcard = held.ip().is_unspecified() || wanted.ip().is_unspecified();
@@ -85,8 +86,8 @@ fn rank(held: SocketAddr, wanted: SocketAddr) -> Option<u8> {
     }
 }
 
-/// One line of a table: number, local and remote address in hex, state, queues, timers, user,
-/// timeout, inode.
+/// Parses one line of a table: number, local and remote address in hex, state, queues, timers,
+/// user, timeout, inode.
 fn parse_line(line: &str, proto: SocketKind) -> Option<BoundSocket> {
     let mut words = line.split_ascii_whitespace();
     let (ip, port) = words.nth(1)?.split_once(':')?;
@@ -99,7 +100,7 @@ fn parse_line(line: &str, proto: SocketKind) -> Option<BoundSocket> {
     Some(BoundSocket { addr, inode })
 }
 
-/// The kernel prints an address by words, each in host byte order.
+/// Parses an address, which the kernel prints as 32-bit words, each in host byte order.
 fn parse_ip(hex: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = hex.get(at..at + 8)?;

@@ -1,14 +1,15 @@
-//! The `nameserver` and `search` lines of a resolv.conf. Reads text, not files.
+//! Parses the `nameserver` and `search` lines of a resolv.conf. Reads text, not files.
 
 use std::net::SocketAddr;
 
 use super::link_index;
 use super::socket_addr::address_by;
 
-/// The name servers of `text`, port 53, in order, without duplicates, at most [`MAX_NAME_SERVERS`].
+/// Returns the name servers of `text`, with port 53, in order, without duplicates, at most
+/// [`MAX_NAME_SERVERS`].
 ///
 /// Other lines and invalid addresses are skipped, as resolvers do. An IPv6 scope name is resolved
-/// to its interface; the line is skipped if there is none.
+/// to its interface; the line is skipped if there is no such interface.
 pub fn name_servers(text: &str) -> Vec<SocketAddr> {
     parse(text, link_index)
 }
@@ -31,7 +32,8 @@ fn parse(text: &str, scope: impl Fn(&str) -> Option<u32>) -> Vec<SocketAddr> {
     servers
 }
 
-/// The domains of the last `search` or `domain` line of `text` (resolv.conf(5)), as written.
+/// Returns the domains of the last `search` or `domain` line of `text` (resolv.conf(5)), as
+/// written.
 pub fn search_list(text: &str) -> Vec<&str> {
     let mut domains = Vec::new();
     for line in text.lines() {
@@ -45,7 +47,7 @@ pub fn search_list(text: &str) -> Vec<&str> {
     domains
 }
 
-/// The maximum of a `forward`.
+/// Maximum number of name servers, the same as for the upstreams of a `forward`.
 pub const MAX_NAME_SERVERS: usize = 15;
 
 #[cfg(test)]

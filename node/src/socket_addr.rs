@@ -1,4 +1,5 @@
-//! Socket addresses in configurations: `IP[:PORT]`. Uses the host only to look up a link's index.
+//! Parses socket addresses in configurations: `IP[:PORT]`. Uses the host only to look up a link's
+//! index.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -21,8 +22,8 @@ pub fn host_and_port(text: &str, port: u16) -> Option<(&str, u16)> {
     Some((host, own.map_or(Some(port), port_number)?))
 }
 
-/// Splits off the port: the host without brackets, and the text in the port's place. Several colons
-/// belong to an IPv6 address, which has a port only after brackets.
+/// Splits off the port: returns the host without brackets, and the text in the port's place.
+/// Several colons belong to an IPv6 address, which has a port only after brackets.
 pub fn split_port(text: &str) -> Option<(&str, Option<&str>)> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']')?;

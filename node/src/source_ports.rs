@@ -1,11 +1,13 @@
-//! The source ports of queries to upstreams: only the host's ephemeral ports (ip_local_port_range).
+//! Draws the source ports of queries to upstreams, only from the host's ephemeral ports
+//! (ip_local_port_range).
 //!
-//! A port outside of them may belong to a service that binds it later or never binds it: a node's
-//! VXLAN or WireGuard, a NodePort.
+//! A port outside of that range may belong to a service that binds the port later or never binds
+//! it: a node's VXLAN or WireGuard, a NodePort.
 
 use rand::Rng;
 
-/// Ports of `net.ipv4.ip_local_port_range` (IPv6 has the same) without those of `net.ipv4.ip_local_reserved_ports`.
+/// The ports of `net.ipv4.ip_local_port_range` (IPv6 has the same) without the ports of
+/// `net.ipv4.ip_local_reserved_ports`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourcePorts {
     /// First and last port of each range, in order; never empty.
@@ -72,9 +74,9 @@ fn without((first, last): (u16, u16), reserved: &str) -> Vec<(u16, u16)> {
     left
 }
 
-/// Linux's default.
+/// Linux's default range.
 const DEFAULT: (u16, u16) = (32_768, 60_999);
-/// Ports below are privileged.
+/// Lowest port that is used: lower ports are privileged.
 const LOWEST: u16 = 1024;
 
 #[cfg(test)]
@@ -95,7 +97,7 @@ mod tests {
             ("30000 40000", "35000-50000,30010,30005-30020", &[(30_000, 30_004), (30_021, 34_999)]),
             ("1 2000", "65535", &[(1024, 2000)]),
             ("40000 40000", "", &[(40_000, 40_000)]),
-            // Nothing remains, or nothing is readable.
+            // No port remains, or the range is invalid.
             ("40000 40009", "40000-40009", &[DEFAULT]),
             ("1 1000", "", &[DEFAULT]),
             ("60999 32768", "", &[DEFAULT]),
@@ -120,7 +122,7 @@ mod tests {
             let is_free = |port: u16| !reserved.iter().any(|(from, more)| (*from..=from + more).contains(&port));
             let free: Vec<u16> = (first..=last).filter(|&port| is_free(port)).collect();
             prop_assume!(!free.is_empty());
-            // The draw is a walk over `count` places: each place is one port.
+            // The draw selects one of `count` ports with equal probability.
             prop_assert_eq!(ports.count as usize, free.len());
             let all: Vec<u16> = ports.runs.iter().flat_map(|&(first, last)| first..=last).collect();
             prop_assert_eq!(&all, &free);

@@ -22,7 +22,7 @@ pub fn run(program: &str, args: &[&str], input: &str) -> io::Result<String> {
 /// afterwards.
 ///
 /// # Errors
-/// As for [`run`].
+/// The errors of [`run`].
 pub(crate) fn run_within(
     program: &OsStr,
     args: &[&str],
@@ -32,8 +32,9 @@ pub(crate) fn run_within(
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", program.display()));
     let mut command = Command::new(program);
     command.args(args).env("PATH", path()).env("LC_ALL", "C");
-    // Without these variables: the service manager would take the program's messages for localdns's
-    // (networkctl reports failures there), and localdns's settings do not apply to it.
+    // The program must not inherit these variables: the service manager would take its messages for
+    // localdns's (networkctl reports failures to NOTIFY_SOCKET), and localdns's settings do not
+    // apply to the program.
     command.env_remove("NOTIFY_SOCKET");
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"LOCALDNS_") {
@@ -66,7 +67,8 @@ pub(crate) fn run_within(
     }
 }
 
-/// This process's PATH without relative entries; if there is none, the usual directories.
+/// Returns this process's PATH without relative entries or, if no entry is left, the usual
+/// directories.
 fn path() -> OsString {
     let own = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<_> = std::env::split_paths(&own).filter(|path| path.is_absolute()).collect();
@@ -102,7 +104,7 @@ fn aside(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
 
 /// Default time limit of a program.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time limit of reading its output after its end.
+/// Time limit of reading a program's output after its end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 const MOST: u64 = 1 << 20;
@@ -111,7 +113,7 @@ const MOST: u64 = 1 << 20;
 mod tests {
     use super::*;
 
-    /// A program that is missing, fails or hangs.
+    /// The error of a program that is missing, fails or hangs begins with the program's name.
     #[test]
     fn errors_name_the_program() {
         let sh = OsStr::new("sh");

@@ -1,4 +1,4 @@
-//! Messages to the service manager (systemd), and whether this process may send them.
+//! Sends messages to the service manager (systemd), if this process may send them.
 
 use std::os::unix::process::parent_id;
 use std::process;
@@ -8,13 +8,13 @@ use sd_notify::NotifyState;
 
 use crate::NodeError;
 
-/// The connection to the service manager. Messages are discarded without one (no `NOTIFY_SOCKET`),
-/// and if the manager started another process, such as a script with this child: only the started
-/// process reports the service's state, whatever `NotifyAccess` permits.
+/// The connection to the service manager. Messages are discarded without a manager (no
+/// `NOTIFY_SOCKET`), and if the manager started another process, such as a script that runs this
+/// process: only the started process reports the service's state, whatever `NotifyAccess` permits.
 ///
 /// # Errors
-/// Every message fails with [`NodeError::Notify`] if the socket does not accept it. Log that; it is
-/// never a reason to stop serving.
+/// Every message fails with [`NodeError::Notify`] if the socket does not accept it. Log the error;
+/// it is never a reason to stop serving.
 #[derive(Debug)]
 pub struct Notifier {
     ours: bool,
@@ -36,12 +36,12 @@ impl Notifier {
         self.ours
     }
 
-    /// Whether there is a manager that gets no messages, since it started another process.
+    /// Whether there is a manager to which no messages are sent, since it started another process.
     pub fn leaves_it_to_another(&self) -> bool {
         !self.ours && std::env::var_os("NOTIFY_SOCKET").is_some()
     }
 
-    /// Whether there is a manager that gets messages.
+    /// Whether there is a manager to which messages are sent.
     pub fn has_manager(&self) -> bool {
         self.ours && std::env::var_os("NOTIFY_SOCKET").is_some()
     }
@@ -55,7 +55,7 @@ impl Notifier {
     /// Reports that the server answers queries.
     ///
     /// # Errors
-    /// As for all messages.
+    /// [`NodeError::Notify`], as for all messages.
     pub fn ready(&self) -> Result<(), NodeError> {
         self.send(NotifyState::Ready)
     }
@@ -63,7 +63,7 @@ impl Notifier {
     /// Reports that the server has begun to stop.
     ///
     /// # Errors
-    /// As for all messages.
+    /// [`NodeError::Notify`], as for all messages.
     pub fn stopping(&self) -> Result<(), NodeError> {
         self.send(NotifyState::Stopping)
     }
@@ -71,7 +71,7 @@ impl Notifier {
     /// Reports that the server is alive. Call this only right after a successful check.
     ///
     /// # Errors
-    /// As for all messages.
+    /// [`NodeError::Notify`], as for all messages.
     pub fn ping(&self) -> Result<(), NodeError> {
         self.send(NotifyState::Watchdog)
     }
@@ -84,8 +84,8 @@ impl Notifier {
     }
 }
 
-/// Whether the service manager started this process, or the process that it started has named this
-/// one its successor by [`PREDECESSOR`].
+/// Whether the service manager started this process, or started its parent, which named this
+/// process its successor by [`PREDECESSOR`].
 ///
 /// systemd passes the id of the process that it starts since version 248 (`SYSTEMD_EXEC_PID`);
 /// earlier versions only with a watchdog (`WATCHDOG_PID`). Without either, this process must be a
@@ -101,8 +101,9 @@ fn is_ours(variable: &dyn Fn(&str) -> Option<String>, pid: u32, parent: u32) -> 
             .unwrap_or_else(|| parent == 1 || is("MANAGERPID", parent) == Some(true))
 }
 
-/// The process id of a server that is the manager's main process and starts this one as its
-/// successor: it sets this for its child, and reports the child's id to the manager (`MAINPID=`).
+/// Environment variable with the process id of the predecessor, the service's main process, which
+/// sets it for the child that it starts as successor, and reports the child's id to the manager
+/// (`MAINPID=`).
 const PREDECESSOR: &str = "LOCALDNS_PREDECESSOR";
 
 #[cfg(test)]
@@ -167,17 +168,17 @@ mod tests {
         const PARENT: u32 = 600;
         type Variables<'r> = &'r [(&'r str, &'r str)];
         let rows: [(Variables<'_>, u32, u32, bool); 17] = [
-            // systemd since 248 names the process.
+            // systemd since 248 passes the id of the process that it starts.
             (&[("SYSTEMD_EXEC_PID", "700")], PID, PARENT, true),
             (&[("SYSTEMD_EXEC_PID", "600")], PID, PARENT, false),
             (&[("SYSTEMD_EXEC_PID", "600")], PID, 1, false),
             (&[("SYSTEMD_EXEC_PID", "600"), ("WATCHDOG_PID", "600")], PID, PARENT, false),
             (&[("SYSTEMD_EXEC_PID", "")], PID, 1, false),
-            // Before: with a watchdog.
+            // Before 248, with a watchdog.
             (&[("WATCHDOG_PID", "700")], PID, PARENT, true),
             (&[("WATCHDOG_PID", "600")], PID, PARENT, false),
             (&[("WATCHDOG_PID", "600")], PID, 1, false),
-            // Before: without one.
+            // Before 248, without a watchdog.
             (&[], PID, 1, true),
             (&[], PID, PARENT, false),
             (&[("MANAGERPID", "600")], PID, PARENT, true),
@@ -185,7 +186,7 @@ mod tests {
             // A container's first process.
             (&[], 1, 0, true),
             (&[("SYSTEMD_EXEC_PID", "600")], 1, 0, true),
-            // A successor of its parent; and its child.
+            // A process that its parent named successor; and a child of the successor.
             (&[("SYSTEMD_EXEC_PID", "500"), (PREDECESSOR, "600")], PID, PARENT, true),
             (&[("SYSTEMD_EXEC_PID", "500"), (PREDECESSOR, "600")], 800, PID, false),
             (&[("SYSTEMD_EXEC_PID", "500"), (PREDECESSOR, "so")], PID, PARENT, false),
@@ -198,7 +199,8 @@ mod tests {
         }
     }
 
-    /// Runs [`sends_all_states`] as a process started by a manager, unless `variables` differ.
+    /// Runs [`sends_all_states`] as a process started by a manager, unless `variables` state
+    /// another one.
     fn in_environment(variables: &[(&str, &str)]) -> String {
         // The shell execs the test, which keeps the process id.
         let mut command = Command::new("sh");

@@ -1,5 +1,5 @@
-//! The pending systemd job of our unit: a restart and a stop both send SIGTERM, and only the list
-//! of jobs distinguishes them.
+//! Reads the pending systemd job of our unit: a restart and a stop both send SIGTERM, and only the
+//! list of jobs distinguishes them.
 
 use std::ffi::OsStr;
 use std::thread;
@@ -22,13 +22,13 @@ pub enum Job {
 }
 
 impl Job {
-    /// Time limit of [`Job::now`], plus that for the program's output: systemd does not answer
-    /// during a daemon-reload.
+    /// Time limit of [`Job::now`], without the time limit for the program's output: systemd does
+    /// not answer during a daemon-reload.
     pub const PATIENCE: Duration = Duration::from_secs(3);
 
     /// Runs `systemctl list-jobs`, which reaches systemd without a bus and is a stable interface,
-    /// unlike the socket behind it. Takes some 10 ms, only at the end of the process; returns
-    /// [`Job::None`] if systemd does not answer.
+    /// unlike the socket behind it. Takes some 10 ms, so call it only at the end of the process.
+    /// Returns [`Job::None`] if systemd does not answer.
     pub fn now() -> Self {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let Some(unit) = unit_of(&group) else { return Self::None };
@@ -39,7 +39,7 @@ impl Job {
         jobs.map_or(Self::None, |jobs| Self::of(&unit, &jobs))
     }
 
-    /// Parses lines of number, unit, type and state.
+    /// Finds the unit's job in lines of number, unit, type and state.
     fn of(unit: &str, jobs: &str) -> Self {
         let job = jobs.lines().find_map(|line| {
             let mut words = line.split_ascii_whitespace().skip_while(|word| word.parse::<u64>().is_err());
@@ -54,8 +54,8 @@ impl Job {
     }
 }
 
-/// Calls `ask` until it succeeds, no time is left, or after some tries: the program runs in the
-/// unit's control group, and may get the SIGTERM that is sent to all.
+/// Calls `ask` until it succeeds, no time is left, or `TRIES` calls have failed: the program runs
+/// in the unit's control group, and may receive the SIGTERM that is sent to the whole group.
 fn again<T>(left: impl Fn() -> Duration, mut ask: impl FnMut(Duration) -> io::Result<T>) -> io::Result<T> {
     let mut answered = ask(ONE.min(left()));
     for _ in 1..TRIES {
@@ -69,7 +69,7 @@ fn again<T>(left: impl Fn() -> Duration, mut ask: impl FnMut(Duration) -> io::Re
 }
 
 const TRIES: u32 = 5;
-/// Time limit of one answer.
+/// Time limit of one call.
 const ONE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 

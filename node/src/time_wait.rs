@@ -10,23 +10,24 @@ use nix::sys::time::TimeVal;
 use rtnetlink::sys::Socket;
 use rtnetlink::sys::constants::NETLINK_SOCK_DIAG;
 
-/// Destroys connections to this port of these addresses that no process has open: connections in
+/// Destroys connections at this port of these addresses that no process has open: connections in
 /// TIME-WAIT (RFC 9293, 3.3.2), and connections that retransmit their last segments because the
-/// client's ACKs go elsewhere. A client that reuses the port of such a connection after failing
-/// over to another server is then reset when its packets arrive here again; otherwise they would
-/// match the old connection, and the client would wait for its timeout. Call it only while all
-/// these addresses fail over: otherwise it could cut off the reply to a slow client.
+/// client's ACKs go elsewhere. If a client reuses the port of such a connection after a failover to
+/// another server, its new connection is then reset when its packets arrive here again; otherwise
+/// the packets would match the old connection, and the client would wait for its timeout. Call this
+/// function only while all these addresses fail over: otherwise it could cut off the reply to a
+/// slow client.
 ///
-/// Requires CAP_NET_ADMIN, and Linux 6.0 with CONFIG_INET_DIAG_DESTROY; before 6.11 only TIME-WAIT
-/// and FIN-WAIT-2 are destroyed, since others would be left without a timer forever. At most 2,000
-/// of a family.
+/// Requires CAP_NET_ADMIN, and Linux 6.0 with CONFIG_INET_DIAG_DESTROY; before 6.11 only
+/// connections in TIME-WAIT and FIN-WAIT-2 are destroyed, since others would be left without a
+/// timer forever. Destroys at most 2,000 of each address family.
 ///
 /// # Errors
 /// Errors of the kernel when listing or destroying.
 pub fn destroy_closed_connections(addresses: &[IpAddr], port: u16) -> io::Result<()> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let with_octets_left = version_of(&release) >= Some((6, 11));
-    // A host may lack one of the families.
+    // A host may lack one of the families, so an error of one does not prevent the other.
     let [v4, v6] = [AF_INET, AF_INET6].map(|family| forget(family, addresses, port, with_octets_left));
     v4.and(v6)
 }
@@ -55,7 +56,7 @@ fn forget(family: u8, addresses: &[IpAddr], port: u16, with_octets_left: bool) -
     Ok(())
 }
 
-/// The first two numbers of a kernel release, such as `6.8.0-1015-azure`.
+/// Returns the first two numbers of a kernel release, such as `6.8.0-1015-azure`.
 fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -70,7 +71,8 @@ enum Listed {
     All,
 }
 
-/// Adds the connections in a datagram that are of these addresses.
+/// Adds to `ids` the closed connections of these addresses in a datagram; returns whether more
+/// follow.
 fn listed(
     datagram: &[u8],
     addresses: &[IpAddr],
@@ -105,7 +107,7 @@ fn listed(
     Ok(Listed::More)
 }
 
-/// Whether the local end has this address.
+/// Whether the connection's local end has this address.
 fn is_of(family: u8, id: &Id, ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => family == AF_INET && id[4..8] == ip.octets(),
@@ -117,7 +119,7 @@ fn number(octets: &[u8], at: usize) -> Option<u32> {
     octets.get(at..)?.first_chunk().map(|number| u32::from_ne_bytes(*number))
 }
 
-/// A netlink header and inet_diag_req_v2.
+/// Returns a request: a netlink header and inet_diag_req_v2.
 fn request(kind: u16, flags: u16, family: u8, id: &Id) -> Vec<u8> {
     let length = (HEADER + 8 + ID) as u32;
     let states = STATES.iter().fold(0, |states, state| states | 1u32 << state);
@@ -135,7 +137,7 @@ fn request(kind: u16, flags: u16, family: u8, id: &Id) -> Vec<u8> {
     .concat()
 }
 
-// The kernel's include/uapi/linux/netlink.h, sock_diag.h and inet_diag.h.
+// Constants of the kernel's include/uapi/linux/netlink.h, sock_diag.h and inet_diag.h.
 const HEADER: usize = 16;
 const ID: usize = 48;
 const NLM_F_REQUEST: u16 = 1;
@@ -148,7 +150,7 @@ const SOCK_DESTROY: u16 = 21;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const IPPROTO_TCP: u8 = 6;
-/// FIN-WAIT-1, FIN-WAIT-2, TIME-WAIT, LAST-ACK and CLOSING.
+/// The listed TCP states: FIN-WAIT-1, FIN-WAIT-2, TIME-WAIT, LAST-ACK and CLOSING.
 const STATES: [u8; 5] = [4, 5, 6, 9, 11];
 /// Offset of the inode in inet_diag_msg: 0 if no process has the socket open.
 const INODE: usize = 68;
@@ -156,7 +158,7 @@ const INODE: usize = 68;
 const TIMER_OF_TIME_WAIT: u8 = 3;
 /// Maximum number of connections to destroy for each family, which takes some milliseconds.
 const MOST: usize = 2_000;
-/// The kernel answers at once.
+/// Time limit of a reply; the kernel usually replies at once.
 const PATIENCE: TimeVal = TimeVal::new(2, 0);
 
 #[cfg(test)]
@@ -166,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    /// A message of the kernel's list.
+    /// Returns a message of the kernel's list.
     fn message(kind: u16, body: &[u8]) -> Vec<u8> {
         let length = (HEADER + body.len()) as u32;
         [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], body].concat()
@@ -205,7 +207,7 @@ mod tests {
         let refused = message(NLMSG_ERROR, &(-1i32).to_ne_bytes());
         let error = listed(&refused, &ours, true, &mut Vec::new()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(1));
-        // Truncated at any position it must not panic.
+        // A list that is truncated at any position must not cause a panic.
         for end in 0..done.len() {
             let mut ids = Vec::new();
             listed(&done[..end], &ours, true, &mut ids).unwrap();
@@ -234,7 +236,8 @@ mod tests {
         assert!(waits(ours) && waits(others));
         let forgot = destroy_closed_connections(&[ours.ip()], ours.port());
         let _ = destroy_closed_connections(&[ours.ip()], others.port());
-        // Without the right or the kernel's support it reports an error, and they stay.
+        // Without the capability or the kernel's support, an error is returned, and the connections
+        // stay.
         assert_eq!(forgot.is_ok(), !waits(ours), "{forgot:?}");
         let root = std::fs::read_to_string("/proc/self/status").unwrap();
         let may = root.lines().any(|line| line.starts_with("CapEff:") && line.ends_with("fffffffff"));

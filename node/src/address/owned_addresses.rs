@@ -10,8 +10,8 @@ use rtnetlink::{Handle, new_connection};
 use super::{LABEL, PROTOCOL, our_links, reason};
 use crate::NodeError;
 
-/// Returns the addresses on links that localdns created, and the addresses that it added to other
-/// links, each with its link's name; without fe80::/10, which the kernel gives each link.
+/// Returns the addresses on links that localdns created, and the addresses that localdns added to
+/// other links, each with its link's name. Omits fe80::/10, which the kernel adds to each link.
 ///
 /// # Errors
 /// Errors of the kernel.
@@ -37,7 +37,7 @@ pub async fn added_addresses() -> Result<Vec<(IpAddr, String)>, NodeError> {
     added.map_err(failed)
 }
 
-/// All addresses of the host.
+/// Lists all addresses of the host.
 pub(super) async fn listed(handle: &Handle) -> Result<Vec<AddressMessage>, io::Error> {
     handle.address().get().execute().try_collect().await.map_err(reason)
 }

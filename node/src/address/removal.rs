@@ -40,7 +40,7 @@ pub async fn remove_link() -> Result<Vec<String>, NodeError> {
     removed.map_err(failed)
 }
 
-/// Removes these addresses, on any link, and this link.
+/// Removes these addresses, on any link, and the link of this name, if given.
 ///
 /// # Errors
 /// Errors of the kernel.

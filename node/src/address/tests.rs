@@ -217,9 +217,9 @@ fn unknown() -> LinkMessage {
     unknown
 }
 
-/// True inside a network namespace of the test's own. Outside it runs this one test there, through
-/// `wrapper`, and returns false; on a host that allows no namespaces it prints that, and the test
-/// is skipped.
+/// Returns true inside the test's own network namespace. Otherwise runs this one test in such a
+/// namespace, through `wrapper`, and returns false. On a host that allows no namespaces, reports
+/// that the test is skipped.
 fn inside_namespace(test: &str, wrapper: &[&str]) -> bool {
     const MARK: &str = "NODE_TEST_NAMESPACE";
     if std::env::var_os(MARK).is_some() {

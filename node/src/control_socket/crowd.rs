@@ -1,4 +1,4 @@
-//! Connections that have not sent a word yet, and their limit.
+//! Limits the connections on which no command has arrived yet.
 
 use std::collections::VecDeque;
 
@@ -12,8 +12,8 @@ pub(super) struct Peer {
     pub(super) process: u32,
 }
 
-/// Connections, oldest first. Each user and process has a limit; above it the oldest connection of
-/// the process with the most is closed, so that one process cannot block others.
+/// Connections, oldest first. Each user and process has a limit. Above it, the oldest connection of
+/// the process with the most connections is closed, so that one process cannot block others.
 #[derive(Default)]
 pub(super) struct Crowd(VecDeque<(Peer, AbortHandle)>);
 
@@ -40,7 +40,7 @@ impl Crowd {
     }
 }
 
-/// Limits for each user and each process.
+/// Maximum number of connections of each user, and of each process.
 const OF_USER: usize = 32;
 const OF_PROCESS: usize = 8;
 

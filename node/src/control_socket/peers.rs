@@ -20,14 +20,14 @@ use super::{BUSY, PREFIX, PROVE, SHOWN, is_trusted};
 use crate::escaped;
 use crate::nft::{NftError, Socket};
 
-/// Processes that listen under a server's name, by their proof.
+/// Processes that listen on a server's control socket, grouped by their proof.
 #[derive(Debug, Default)]
 pub struct Peers {
     /// Processes that have proven CAP_NET_ADMIN. If the proof cannot be checked, since the kernel
     /// has no nftables or this process may not list its tables, all processes of a trusted user.
     pub servers: Vec<RunningServer>,
-    /// Processes that have not: a server without CAP_NET_ADMIN, a server that hangs, or another
-    /// program.
+    /// Processes that have not proven CAP_NET_ADMIN: servers without it, servers that hang, or
+    /// other programs.
     pub unproven: Vec<Unproven>,
     /// Number of sockets that were not queried, since their process or user exceeded its limit.
     pub unasked: usize,
@@ -36,18 +36,18 @@ pub struct Peers {
 /// A server in this network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningServer {
-    /// Its process id, in its own pid namespace.
+    /// The server's process id, in the server's pid namespace.
     pub pid: u32,
-    /// Its socket's name without [`PREFIX`].
+    /// The name of the server's socket without [`PREFIX`].
     name: String,
 }
 
-/// A process that listens under a server's name and has not proven to be one.
+/// A process that listens on a server's control socket and has not proven to be a server.
 #[derive(Debug, Clone)]
 pub struct Unproven {
-    /// The process id and socket name.
+    /// The process id in the socket's name, and that name.
     pub running: RunningServer,
-    /// Its process id in this pid namespace; 0 if the process is not visible here.
+    /// The process id in this pid namespace; 0 if the process is not visible here.
     process: u32,
     /// The reason.
     pub doubt: Doubt,
@@ -56,22 +56,24 @@ pub struct Unproven {
 /// Why a process is not known to be a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Doubt {
-    /// It has not answered in time.
+    /// The process has not answered in time.
     Silent,
-    /// It has not created the requested table; the value is the reason that it sent, if any.
+    /// The process has not created the requested table; the value is the reason in its answer, if
+    /// any.
     NotShown(Option<String>),
     /// This command could not list the tables.
     NotSeen(String),
 }
 
 impl Unproven {
-    /// Returns its process id in this pid namespace or, if it is not visible here, the one in its
-    /// socket's name.
+    /// Returns the process id in this pid namespace or, if the process is not visible here, the id
+    /// in the socket's name.
     pub fn pid(&self) -> u32 {
         if self.process == 0 { self.running.pid } else { self.process }
     }
 
-    /// Whether it may be a server that hangs: as far as visible, its process has CAP_NET_ADMIN.
+    /// Whether the process may be a server that hangs: it has not answered, and has CAP_NET_ADMIN
+    /// as far as that is visible.
     pub fn may_hang(&self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).unwrap_or_default();
         let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -82,9 +84,9 @@ impl Unproven {
 
 impl Peers {
     /// Finds all listening processes and challenges them concurrently, for one second in total.
-    /// Skips sockets of untrusted users, and sockets that accept no connection: a server accepts
-    /// each, and a server that hangs is known by its leases. A forged name, such as one with a line
-    /// feed, which adds a line to the list, leads to no socket.
+    /// Skips sockets of untrusted users, and sockets that accept no connection: a working server
+    /// accepts each connection, and a server that hangs is known by its leases. A name with a line
+    /// feed can forge a line of the kernel's list, but a forged line leads to no socket.
     pub fn find() -> Self {
         // Another user's socket may have a name that is not UTF-8.
         let table = std::fs::read("/proc/net/unix").unwrap_or_default();
@@ -131,7 +133,7 @@ async fn judge(
     doubt
 }
 
-/// Challenges the process; `None` if it has proven to be a server.
+/// Challenges the process; returns `None` if it has proven to be a server, else the reason.
 async fn doubt_of(running: &RunningServer, stream: &mut UnixStream) -> Option<Doubt> {
     let nonce = nonce();
     let challenged = async {
@@ -184,8 +186,8 @@ type Connected = (Peer, UnixStream);
 
 impl RunningServer {
     /// Connects, unless the peer's user is not trusted, or its process or user exceeds the limit.
-    /// Any process may fill a server's queue; the server closes connections that it does not trust,
-    /// which makes room soon.
+    /// Retries while the server's queue is full: any process may fill it, but the server soon
+    /// closes connections that it does not trust.
     async fn connect(&self, until: Instant, few: Option<&RefCell<Few>>) -> io::Result<Connected> {
         loop {
             match self.connect_now() {
@@ -214,16 +216,17 @@ impl RunningServer {
         Ok((Peer { uid: peer.uid(), process }, stream))
     }
 
-    /// Sends a word, and returns the answer.
+    /// Sends a command, and returns the answer.
     ///
     /// # Errors
-    /// As [`send_all`](Self::send_all).
+    /// The errors of [`send_all`](Self::send_all).
     pub fn send(&self, word: &str, patience: Duration) -> io::Result<String> {
         let mut answers = Self::send_all(std::slice::from_ref(self), word, patience);
         answers.pop().unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))
     }
 
-    /// Sends a word to all of them concurrently, and returns their answers, in order.
+    /// Sends a command to all these servers concurrently, and returns the answers in the same
+    /// order.
     ///
     /// # Errors
     /// For each server: it has ended, does not accept, has too many queued commands, or has not
@@ -289,7 +292,7 @@ const LISTENS: u32 = 0x1_0000;
 const ALL: Duration = Duration::from_secs(1);
 /// Time limit of a server for deleting the table of its proof.
 const GONE: Duration = Duration::from_millis(500);
-/// Limits for each process and user; a server has one socket.
+/// Maximum number of queried sockets of each process, and of each user; a server has one socket.
 const OF_PROCESS: usize = 16;
 const OF_USER: usize = 256;
 /// Pause before retrying a full queue or a busy server.
@@ -297,7 +300,7 @@ const ROOM: Duration = Duration::from_millis(5);
 /// Maximum number of bytes of a process's answer to a challenge.
 const LONGEST_REASON: usize = 256;
 const LONGEST_ANSWER: u64 = 1 << 20;
-/// The bit in the capability sets of /proc/PID/status.
+/// The bit of this capability in the capability sets of /proc/PID/status.
 const CAP_NET_ADMIN: u64 = 1 << 12;
 
 #[cfg(test)]

@@ -18,12 +18,12 @@ pub(super) fn table_of(server: &str, nonce: &str) -> String {
     format!("{TABLE}{server}-{nonce}")
 }
 
-/// A new nonce.
+/// Returns a new nonce.
 pub(super) fn nonce() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-/// Whether this is a [`nonce`]: other text must not become part of a table's name.
+/// Whether the text is a [`nonce`]: other text must not become part of a table's name.
 pub(super) fn is_nonce(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -61,7 +61,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Deletes the table, and waits for it.
+    /// Deletes the table, and waits for the deletion.
     pub(super) async fn hide(mut self) {
         let (deleted, is_deleted) = oneshot::channel();
         let _ = self.prover.0.send(Change::Hide(std::mem::take(&mut self.nonce), Some(deleted)));
@@ -88,7 +88,7 @@ impl Prover {
     /// Creates the nonce's table.
     ///
     /// # Errors
-    /// The reason if there is none.
+    /// The reason why the table could not be created.
     pub(super) async fn show(&self, nonce: &str) -> Result<Shown, String> {
         let (made, is_made) = oneshot::channel();
         let shown = Shown { nonce: nonce.to_owned(), prover: self.clone() };
@@ -98,8 +98,8 @@ impl Prover {
     }
 }
 
-/// Creates and deletes tables, all pending ones in one transaction: under any number of challenges,
-/// other programs that use nftables see at most twenty transactions a second.
+/// Creates and deletes tables, with all pending changes in one transaction: however many challenges
+/// arrive, other programs that use nftables see at most twenty transactions a second.
 async fn make_tables(server: String, mut changes: mpsc::UnboundedReceiver<Change>) {
     let mut tables = None;
     while let Some(first) = changes.recv().await {

@@ -18,7 +18,7 @@ pub struct Leases {
     socket: OwnerSocket,
     table: String,
     seen: DeathDetection,
-    /// The table as written, if others can change it.
+    /// The table as written, if it has no owner, so that other processes can change it.
     put: Option<Contents>,
     /// Addresses with a lease that ends only with the table.
     endless: Vec<IpAddr>,
@@ -29,9 +29,10 @@ pub struct Leases {
 /// How the kernel detects the end of the process, besides the timeout of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeathDetection {
-    /// It deletes the table with the process (Linux 5.12).
+    /// The kernel deletes the table when the process ends (Linux 5.12).
     pub by_owner: bool,
-    /// It matches a socket that takes the query (Linux 4.10, with `nft_socket`); for pods only.
+    /// Rules match only queries that a socket receives (Linux 4.10, with `nft_socket`); for queries
+    /// of pods only.
     pub by_socket: bool,
 }
 
@@ -55,7 +56,7 @@ impl Leases {
     /// Does the same as [`Leases::open`], with exactly these ways of detection.
     ///
     /// # Errors
-    /// If the kernel refuses one.
+    /// If the kernel refuses one of them.
     pub fn open_as(mark: u32, seen: DeathDetection) -> Result<Self, NftError> {
         let socket = OwnerSocket::open()?;
         // The old and the new process of a restart overlap: each has its own table, even if both
@@ -84,9 +85,9 @@ impl Leases {
         batch.add_chain(&table, &Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW - 10)) });
         batch.add_chain(&table, &Chain { name: "output", hook: Some(("filter", LocalOut, RAW - 10)) });
         for family in Family::BOTH {
-            // Leases precede the failover table: an untracked reply in between would create a
-            // conntrack entry in the wrong direction, which a client that keeps its port would hit
-            // after a failover, and keep alive. Most frequent rules first.
+            // Leases exist before the failover table. Without this rule, a reply sent in between
+            // would create a conntrack entry in the wrong direction, which a client that keeps its
+            // port would match after a failover, and keep alive. The most frequent rules are first.
             let answers = address_in(End::Source, family, SetOf::Leased.name(family));
             batch.add_rule(&table, "output", [answers, dns(End::Source), notrack(), accept()]);
         }
@@ -134,12 +135,12 @@ impl Leases {
         self.socket.contents(&self.table, &["prerouting", "output"], &[TRANSPORTS])
     }
 
-    /// How the kernel detects that this process no longer serves.
+    /// Returns how the kernel detects that this process no longer serves.
     pub fn seen(&self) -> DeathDetection {
         self.seen
     }
 
-    /// Accepts our probes to these addresses only.
+    /// Makes the table accept our probes without a lease, to these addresses only.
     ///
     /// # Errors
     /// If the kernel refuses, or the table is gone.
@@ -189,10 +190,11 @@ impl Leases {
     }
 
     /// Gives these addresses a lease of this duration, or for the table's life; returns the
-    /// earliest time at which the kernel can have started it.
+    /// earliest time at which the lease can have begun.
     ///
     /// # Errors
-    /// If the kernel refuses, if the table is gone, or if another process has changed a shared one.
+    /// If the kernel refuses, if the table is gone, or if another process has changed a shared
+    /// table.
     pub fn renew(&mut self, addresses: &[IpAddr], lasts: Option<Duration>) -> Result<Instant, NftError> {
         if self.put.is_some() && Some(self.contents()?) != self.put {
             return Err(NftError::Changed { table: self.table.clone() });
@@ -238,7 +240,7 @@ impl Leases {
 }
 
 /// Adds these addresses with this timeout to the sets of this kind, or restarts the timeout of
-/// existing ones.
+/// existing elements.
 pub(super) fn renew(
     batch: &mut Batch,
     table: &str,
@@ -254,7 +256,7 @@ pub(super) fn renew(
     }
 }
 
-/// The set elements of the addresses of this family.
+/// Returns the set elements of the addresses of this family.
 fn keys_of(family: Family, addresses: &[IpAddr]) -> Vec<Vec<u8>> {
     addresses.iter().copied().filter(|ip| Family::of(*ip) == family).map(octets).collect()
 }
@@ -268,17 +270,18 @@ fn extend(batch: &mut Batch, table: &str, set: &str, keys: &[Vec<u8>], lasts: Op
     batch.add_elements(table, set, keys, lasts);
 }
 
-/// This process as an element of [`HOLDERS`].
+/// Returns this process as an element of [`HOLDERS`].
 fn holder() -> [Vec<u8>; 1] {
     [std::process::id().to_be_bytes().to_vec()]
 }
 
-/// The process of an element of [`HOLDERS`].
+/// Returns the process id in an element of [`HOLDERS`].
 pub(super) fn pid_of(holder: &[u8]) -> Option<u32> {
     holder.try_into().map(u32::from_be_bytes).ok()
 }
 
-/// In the unowned table: the processes that have leases in it, each for as long as its leases last.
+/// Name of the set, in the table without owner, of the processes with leases; an element lasts as
+/// long as the process's leases.
 pub(super) const HOLDERS: &str = "holders";
 /// `mark`: a host-endian number type that every kernel and `nft` has.
 const MARK_KEY: (u32, u32) = (19, 4);

@@ -14,7 +14,8 @@ use crate::nft::{
     source_is_behind_its_link, untracked, zone_is,
 };
 
-/// The current conntrack zone of each listener's address, below [`TURNS`].
+/// The current conntrack zone of each listener's address, as a number below [`TURNS`] among the
+/// zones of that listener.
 pub(super) type Turns = BTreeMap<IpAddr, u16>;
 
 /// Returns the batch that writes the complete table; `by_socket` if the kernel can match sockets.
@@ -48,8 +49,8 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
     }
     rule("output", vec![untracked(), accept()]);
     for family in Family::BOTH {
-        // Our replies never create a conntrack entry, lease or not: a late reply would create one
-        // with the wrong direction.
+        // Our replies never create a conntrack entry, with or without a lease: the entry of a late
+        // reply would have the wrong direction.
         let ours = address_in(End::Source, family, SetOf::Listeners.name(family));
         rule("output", vec![ours, dns(End::Source), notrack(), accept()]);
     }
@@ -148,20 +149,21 @@ pub(super) const CHAINS: [Chain; 8] = [
     Chain { name: "input", hook: Some(("filter", LocalIn, LAST)) },
 ];
 
-/// The chain for queries that no server takes; it redirects the queries of clients that fail over.
+/// The chain for queries that no server receives; it redirects the queries of clients that fail
+/// over.
 pub(super) const CLIENTS: &str = "clients";
-/// Cilium's link to this node's pods, unless it has a route for each of them.
+/// The link over which Cilium routes to this node's pods, unless Cilium has a route for each pod.
 pub const CILIUM_LINK: &str = "cilium_host";
 /// The chain that redirects queries.
 pub(super) const FAILOVER: &str = "failover";
 /// The table's sets that do not change after it is written.
 pub(super) const SETS: [&str; 3] = [TRANSPORTS, "listeners4", "listeners6"];
-/// Our conntrack zones, of 65,535: from this one on, a multiple of [`TURNS`], for this many
-/// listeners.
+/// The first of our conntrack zones, a multiple of [`TURNS`], and the number of listeners that have
+/// zones. The kernel has 65,535 zones.
 const FIRST_ZONE: u16 = 21_504;
 const LISTENERS: u16 = 512;
 /// Number of zones that a listener's flows use in turn, a power of two: a redirected connection
-/// leaves a conntrack entry for two minutes, and the server may take its queries back every two
+/// leaves a conntrack entry for two minutes, and queries may return to the server every two
 /// seconds.
 pub(super) const TURNS: u16 = 64;
 const SRCNAT: i32 = 100;

@@ -1,4 +1,5 @@
-//! The narrowest commands that have a chain accept clients' queries, or the replies to them.
+//! Composes the narrowest commands that make a chain accept clients' queries, or the replies to
+//! them.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -56,7 +57,7 @@ pub(super) fn iptables(
         }
     };
     let (peer, link) = if way == Way::FromUs { ("-d", "-o") } else { ("-s", "-i") };
-    // A rule can exclude one link; each further one needs a rule before it.
+    // A rule can exclude one link; each further link needs a rule of its own before it.
     let (left_out, clients) = match sources {
         Sources::Any => (&[][..], String::new()),
         Sources::Networks(networks) => (&[][..], format!("{peer} {} ", listed(networks, ","))),

@@ -1,9 +1,9 @@
-//! Rules in the tables of iptables, for setups that expect them there: the eight rules of AKS's
-//! script, and node-cache's twelve for each address. These rules exempt queries from conntrack, and
-//! have no failover.
+//! Adds and removes rules in the tables of iptables, for setups that expect them there: the eight
+//! rules of AKS's script, or node-cache's twelve for each address. These rules exempt queries from
+//! conntrack, and have no failover.
 //!
-//! Existing rules are read first, and only missing ones are added, by one `iptables-restore`: it
-//! would add duplicates of existing rules.
+//! Existing rules are read first, and only missing rules are added, by one `iptables-restore`,
+//! which would otherwise duplicate existing rules.
 
 mod rule;
 
@@ -17,17 +17,17 @@ use crate::nft::{Family, Socket};
 use crate::subprocess::run;
 use rule::{Rule, Table};
 
-/// The rule set.
+/// A rule set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Iptables {
-    /// AKS's script's.
+    /// The rules of AKS's script.
     Localdns,
-    /// node-cache's, with its health port.
+    /// node-cache's rules, with the port of its health check.
     NodeCache(u16),
 }
 
 impl Iptables {
-    /// Adds the missing rules of these addresses, and returns how many.
+    /// Adds the missing rules of these addresses, and returns how many were missing.
     ///
     /// # Errors
     /// If iptables does not exist or fails; the rules of a family are then unchanged.
@@ -55,7 +55,7 @@ impl Iptables {
         self.standing(addresses).map(|(there, all)| there == all)
     }
 
-    /// How many of the rules of these addresses exist, and how many there should be.
+    /// Returns how many of the rules of these addresses exist, and how many there should be.
     ///
     /// # Errors
     /// If iptables does not exist or fails.
@@ -70,8 +70,9 @@ impl Iptables {
         Ok(standing)
     }
 
-    /// Removes leftovers, and returns their number: rules of either set that belong neither to
-    /// these addresses nor to the replies of the script's next version.
+    /// Removes leftover rules, and returns their number. These are the rules of either set except
+    /// this set's rules of these addresses and, for AKS's set, the reply rules of the script's next
+    /// version.
     ///
     /// # Errors
     /// If iptables does not exist or fails.
@@ -114,7 +115,8 @@ pub fn remove_iptables_rules() -> io::Result<usize> {
     Ok(removed)
 }
 
-/// The number of rules of either set, of any address, found as by [`remove_iptables_rules`].
+/// Returns the number of rules of either set, of any address, found as by
+/// [`remove_iptables_rules`].
 ///
 /// # Errors
 /// If iptables does not exist or fails.
@@ -171,7 +173,7 @@ impl Place {
             Family::V6 => ("/proc/net/ip6_tables_names", NetfilterProtoFamily::IPv6),
         };
         match self {
-            // Listing a table creates it; one that was never used does not exist.
+            // Listing a table by iptables-legacy creates it, so only existing tables are listed.
             Self::Legacy => {
                 let names = std::fs::read_to_string(names).unwrap_or_default();
                 names.lines().any(|name| name == table.name())
@@ -203,7 +205,8 @@ fn read(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
     Ok(rules)
 }
 
-/// Applies `how` to each rule with iptables: one transaction for each table.
+/// Applies the command `how` (-A, -I, -D) to each rule with iptables: one transaction for each
+/// table.
 fn restore(family: Family, how: &str, rules: &[Rule]) -> io::Result<()> {
     if rules.is_empty() {
         return Ok(());

@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-/// One rule, without a command.
+/// One rule, without a command such as -A.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
     pub(super) table: Table,
     /// Chain and matches, as `iptables -S` prints them.
     pub(super) text: String,
-    /// `text` in a form that is compared: see [`options`].
+    /// `text` in a canonical form for comparisons: see [`options`].
     options: Vec<Vec<String>>,
 }
 
@@ -28,7 +28,7 @@ impl Table {
         }
     }
 
-    /// Its chains with our rules.
+    /// Returns the chains of this table that have our rules.
     pub(super) fn chains(self) -> [&'static str; 2] {
         match self {
             Self::Raw => ["PREROUTING", "OUTPUT"],
@@ -37,7 +37,7 @@ impl Table {
     }
 }
 
-/// Versions of iptables print matches in different orders.
+/// Compares rules by options, since versions of iptables print matches in different orders.
 impl PartialEq for Rule {
     fn eq(&self, other: &Self) -> bool {
         self.table == other.table && self.options == other.options
@@ -81,7 +81,7 @@ fn options(text: &str) -> Vec<Vec<String>> {
     options
 }
 
-/// Splits like a shell; text in double quotes is one word.
+/// Splits a text into words, like a shell; text in double quotes is one word.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted) = (Vec::new(), None::<String>, false);
     for character in text.chars() {
