@@ -1,4 +1,4 @@
-//! The environment file of AKS LocalDNS, and the selection of its Corefile. Reads text, not files.
+//! Selects the Corefile in the environment file of AKS LocalDNS. Works on text, opens no file.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -28,8 +28,9 @@ pub enum VariantError {
     },
 }
 
-/// The Corefile that an environment file selects, and its key: with the hosts plugin if that is
-/// enabled and its file exists, else the base, else that of older images.
+/// Returns the Corefile that an environment file selects, and its key: the Corefile with the hosts
+/// plugin if the plugin is enabled and its hosts file exists, else the base Corefile, else the one
+/// of older images.
 ///
 /// # Errors
 /// [`VariantError`].
@@ -51,8 +52,8 @@ pub fn corefile_of(text: &str, hosts_file_is_there: bool) -> Result<(&'static st
     }
 }
 
-/// The value of the last assignment of `key`, as systemd reads such a file: one line each, comments
-/// begin with `#` or `;`, values may be quoted.
+/// Returns the value of the last assignment to `key`, as systemd reads an environment file: one
+/// assignment per line, comments begin with `#` or `;`, values may be quoted.
 fn value(text: &str, key: &str) -> Option<String> {
     let assigned = |line: &str| {
         let (name, value) = line.trim().split_once('=')?;
@@ -72,7 +73,7 @@ mod tests {
     const LEGACY: &str = "LOCALDNS_BASE64_ENCODED_COREFILE=bGVnYWN5\n";
     const WANTED: &str = "SHOULD_ENABLE_HOSTS_PLUGIN=true\n";
 
-    /// With hosts, then the base, then the legacy one.
+    /// The order of preference: the Corefile with hosts, the base, the one of older images.
     #[test]
     fn variant_order() {
         let all = [LEGACY, BASE, HOSTS, WANTED].concat();

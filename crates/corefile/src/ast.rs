@@ -7,10 +7,10 @@ use crate::location::{Located, Location};
 use crate::server_block_key::BlockKey;
 use crate::token::Word;
 
-/// One configuration: a file with all its imports.
+/// The syntax tree of one Corefile with all its imports.
 #[derive(Debug, Clone, Default)]
 pub struct Corefile {
-    /// In file order. Empty if the file has no block.
+    /// The server blocks, in file order. Empty if the file has no block.
     pub blocks: Vec<ServerBlock>,
     /// Warnings, in file order.
     pub warnings: Vec<Located<Warning>>,
@@ -20,8 +20,8 @@ pub struct Corefile {
 }
 
 impl Corefile {
-    /// The configuration as a stream of words: without comments and layout, with imports expanded
-    /// and variables replaced.
+    /// Returns the configuration as a stream of words: without comments and layout, with imports
+    /// expanded and variables replaced.
     ///
     /// Two Corefiles have the same stream if they have the same blocks with the same words. Marks
     /// between the words stand for braces and ends of directives; each mark begins with a NUL,
@@ -39,9 +39,9 @@ impl Corefile {
 /// One server block: zones with their directives.
 #[derive(Debug, Clone)]
 pub struct ServerBlock {
-    /// At least one.
+    /// The keys, at least one.
     pub keys: Vec<BlockKey>,
-    /// In file order, repeats kept. May be empty.
+    /// The directives, in file order, duplicates included. May be empty.
     pub directives: Vec<Directive>,
     /// Location of the first key.
     pub at: Location,

@@ -5,7 +5,7 @@ use std::cell::Cell;
 /// Returns the value of an environment variable, `None` if it is unset.
 pub(crate) type Env<'e> = &'e dyn Fn(&str) -> Option<String>;
 
-/// The text exceeds its bound.
+/// The error for a text that exceeds its bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
@@ -20,11 +20,11 @@ pub(crate) struct Substituted {
 
 /// Replaces `{%NAME%}`, then `{$NAME}` and `{$NAME:default}`; `None` if the word has no reference.
 ///
-/// References in a value are not replaced: CoreDNS does so, and hangs on a value that references
-/// itself.
+/// References inside a variable's value are not replaced. CoreDNS replaces them, and hangs on a
+/// value that references itself.
 ///
 /// # Errors
-/// More than `max_bytes`.
+/// The result exceeds `max_bytes`.
 pub(crate) fn substitute(text: &str, env: Env<'_>, max_bytes: usize) -> Result<Option<Substituted>, TooLong> {
     if !text.contains("{$") && !text.contains("{%") {
         return Ok(None);

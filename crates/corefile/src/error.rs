@@ -26,7 +26,7 @@ pub enum SyntaxError {
     /// A pipe, socket or device instead of a file.
     #[error("cannot read {}: expected a file, found {found}", path.display())]
     NotAFile {
-        /// Its path.
+        /// The path.
         path: PathBuf,
         /// The kind of file found.
         found: &'static str,
@@ -72,13 +72,13 @@ pub enum SyntaxError {
     /// `}` in the line of a directive.
     #[error("found `}}` after `{after:.120}`, expected it on a line of its own")]
     CloseInLine {
-        /// The word before it.
+        /// The word before the brace.
         after: String,
     },
     /// Words after the `}` of a directive.
     #[error("found `{found:.120}` after `}}`, expected the end of the line")]
     TextAfterClose {
-        /// The first of them.
+        /// The first of these words.
         found: String,
     },
     /// `{` without a directive before it in its line.
@@ -168,7 +168,7 @@ pub enum SyntaxError {
         /// The zone.
         zone: String,
     },
-    /// A label beyond RFC 1035, section 2.3.4.
+    /// A label longer than RFC 1035, section 2.3.4, allows.
     #[error("the zone `{zone:.120}` has a label of {octets} octets, expected at most 63")]
     LabelTooLong {
         /// The zone.
@@ -176,15 +176,16 @@ pub enum SyntaxError {
         /// The label's length.
         octets: usize,
     },
-    /// A name beyond RFC 1035, section 2.3.4.
+    /// A name longer than RFC 1035, section 2.3.4, allows.
     #[error("the zone `{zone:.120}` is {octets} octets long, expected at most 255")]
     ZoneTooLong {
         /// The zone.
         zone: String,
-        /// Its length, counted as in RFC 1035.
+        /// The zone's length, counted as in RFC 1035.
         octets: usize,
     },
-    /// A backslash that escapes nothing: it ends the zone, or its number is above 255 or too short.
+    /// An invalid escape: a backslash at the end of the zone, or before a number above 255 or of
+    /// fewer than three digits.
     #[error(
         "the zone `{zone:.120}` has a bad escape, expected `\\` and a character or three digits up to 255"
     )]
@@ -204,7 +205,7 @@ pub enum SyntaxError {
     SnippetRedefined {
         /// The snippet.
         name: String,
-        /// Location of the other one.
+        /// Location of the first snippet.
         first: Location,
     },
     /// `import` alone, or with an empty word.
@@ -213,7 +214,7 @@ pub enum SyntaxError {
     /// `import a b`.
     #[error("found `{found:.120}`, expected one snippet, file or pattern after `import`")]
     ImportExtraWord {
-        /// The second.
+        /// The second word.
         found: String,
     },
     /// No snippet above and no file with that name.
@@ -257,7 +258,7 @@ pub enum Warning {
         /// The zone.
         zone: String,
     },
-    /// An import without matching files.
+    /// An `import` with a pattern that matches no file.
     #[error("no file matches the pattern `{pattern}`")]
     NoMatch {
         /// The pattern.
@@ -267,7 +268,7 @@ pub enum Warning {
     /// block.
     #[error("`{first}` begins a server block without braces, expected them where a file has several blocks")]
     BlockWithoutBraces {
-        /// Its first key.
+        /// The block's first key.
         first: String,
     },
 }
@@ -352,7 +353,7 @@ impl Kind for Warning {
     }
 }
 
-/// The system's error, with a remedy if one is known.
+/// Returns the text of a system error, with a remedy if one is known.
 fn io_error_text(reason: io::ErrorKind) -> String {
     match reason {
         io::ErrorKind::NotFound => "there is no such file; put it there, or name another one".to_owned(),

@@ -1,4 +1,4 @@
-//! Search for files by pattern, for `import`.
+//! Finds the files that match the pattern of an `import`.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -13,8 +13,9 @@ pub(crate) fn is_bounded(pattern: &str) -> bool {
     pattern.matches('*').count() <= 1 && pattern.matches('?').count() <= 1 && !pattern.contains('[')
 }
 
-/// The files and directories that match, sorted within each directory. `*` stands for any characters of one name,
-/// `?` for one. A directory that cannot be read holds no match, as in Go.
+/// Returns the files and directories that match `pattern`, sorted within each directory. `*` stands
+/// for any characters of one name, `?` for one. A directory that cannot be read holds no match, as
+/// in Go.
 pub(crate) fn expand(dir: &Path, pattern: &str) -> Vec<PathBuf> {
     let mut found = vec![dir.to_owned()];
     for component in Path::new(pattern).components() {
@@ -40,7 +41,8 @@ fn matching_entries(dir: &Path, pattern: &str) -> Vec<PathBuf> {
 }
 
 fn matches(pattern: &[char], name: &[char]) -> bool {
-    // Only one `*`: a longer pattern cannot match, and names are short, so the recursion is too.
+    // The pattern has at most one `*`, which may match nothing: a pattern that is longer by two
+    // characters cannot match. File names are short, which bounds the recursion.
     if pattern.len() > name.len() + 1 {
         return false;
     }

@@ -25,7 +25,7 @@ pub enum ValueError {
         /// The text found.
         found: String,
     },
-    /// Beyond 2^63 - 1 ns, some 292 years.
+    /// A duration above 2^63 - 1 ns, some 292 years.
     #[error("duration `{found:.120}` is too long")]
     DurationTooLong {
         /// The text found.
@@ -36,7 +36,7 @@ pub enum ValueError {
     NegativeDuration {
         /// The text found.
         found: String,
-        /// Without its sign.
+        /// The duration without its sign.
         magnitude: Duration,
     },
     /// An invalid whole number.
@@ -63,7 +63,7 @@ pub enum ValueError {
 /// A number may have a fraction (`1.5s`, `.5s`, `1.s`). Units: ns, us, `µs` (either mu), ms, s, m, h.
 ///
 /// # Errors
-/// Any other text; beyond 2^63 - 1 ns; below 0, with the magnitude.
+/// Any other text; a duration above 2^63 - 1 ns; a negative duration, with its magnitude.
 pub fn parse_duration(text: &str) -> Result<Duration, ValueError> {
     let found = || text.to_owned();
     let (negative, mut rest) = match text.strip_prefix(['+', '-']) {
@@ -127,7 +127,7 @@ pub fn format_duration(duration: Duration) -> String {
 /// Reads a whole number as Go's `strconv.Atoi`: decimal digits with an optional sign.
 ///
 /// # Errors
-/// Any other text; beyond 64 bits.
+/// Any other text; a number beyond 64 bits.
 pub fn parse_int(text: &str) -> Result<i64, ValueError> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -164,8 +164,8 @@ fn unit_ns(unit: &str) -> Option<u64> {
     }
 }
 
-/// `whole.fraction` times the unit, truncated to nanoseconds; `None` beyond 2^63. As in Go the
-/// fraction passes through a 64-bit float, which affects printed values.
+/// Returns `whole.fraction` times the unit, truncated to nanoseconds; `None` above 2^63. As in Go
+/// the fraction passes through a 64-bit float, which affects printed values.
 fn nanoseconds(whole: &str, fraction: &str, unit_ns: u64) -> Option<u64> {
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
     let (numerator, denominator) = leading_fraction(fraction);
@@ -173,7 +173,8 @@ fn nanoseconds(whole: &str, fraction: &str, unit_ns: u64) -> Option<u64> {
     whole.checked_mul(unit_ns)?.checked_add(part).filter(|&ns| ns <= MIN_DURATION_NS)
 }
 
-/// The fraction's digits as a number and its power of ten. Digits beyond 63 bits are dropped.
+/// Returns the fraction's digits as a number, and the power of ten that divides it. Digits beyond
+/// 63 bits are dropped.
 fn leading_fraction(digits: &str) -> (u64, f64) {
     let mut numerator: u64 = 0;
     let mut denominator = 1.0;
@@ -186,7 +187,7 @@ fn leading_fraction(digits: &str) -> (u64, f64) {
     (numerator, denominator)
 }
 
-/// `value / unit` with a fraction of `places` digits, without trailing zeros.
+/// Prints `value / unit` with a fraction of at most `places` digits, without trailing zeros.
 fn decimal(value: u128, unit: u128, places: usize) -> String {
     let fraction = format!("{:0places$}", value % unit);
     match fraction.trim_end_matches('0') {
@@ -197,7 +198,7 @@ fn decimal(value: u128, unit: u128, places: usize) -> String {
 
 const SECOND_NS: u128 = 1_000_000_000;
 const MINUTE_NS: u128 = 60 * SECOND_NS;
-/// The magnitude of Go's smallest duration; its largest is one less.
+/// The magnitude of Go's smallest duration; the largest duration is one less.
 const MIN_DURATION_NS: u64 = 1 << 63;
 
 #[cfg(test)]
@@ -342,8 +343,8 @@ mod tests {
     proptest! {
         #[test]
         fn printed_durations_read_back(ns in 0..=i64::MAX as u64) {
-            // A fraction of seconds passes through a float of 53 bits; Go's output is still read
-            // exactly.
+            // The fraction of a second passes through a float with 53 bits of precision, yet a
+            // printed duration is read back exactly.
             let duration = Duration::from_nanos(ns);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }

@@ -1,4 +1,5 @@
-//! The stream of words for the parser: nested files and snippets, within bounds.
+//! The stream of words that the parser reads: files and snippets with their imports expanded,
+//! within bounds.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
@@ -14,12 +15,12 @@ use crate::location::{Located, Location};
 use crate::source_text::SourceText;
 use crate::token::Word;
 
-/// Words in order of effect, with imports expanded. The parser determines where an `import` is
-/// valid.
+/// The words of a Corefile in the order in which they take effect, with imports expanded. The
+/// parser decides where an `import` is valid.
 pub(crate) struct Stream<'e> {
     env: Env<'e>,
-    /// The innermost is last. A frame that is read to its end stays until the next word is
-    /// requested: an import in its last line is inside it.
+    /// The files and snippets being read, the innermost last. A frame without unread words stays
+    /// until the next word is requested, since an `import` in its last line is nested in it.
     frames: Vec<Frame>,
     snippets: HashMap<String, Snippet>,
     budget: Budget,
@@ -28,9 +29,9 @@ pub(crate) struct Stream<'e> {
 }
 
 enum Frame {
-    /// The unread words of a file or snippet, and whether one was read.
+    /// The unread words of a file or snippet, and whether its first word has been read.
     Words { origin: Origin, tokens: vec::IntoIter<Token>, begun: bool },
-    /// Files of one `import`, each opened when it is reached.
+    /// The files of one `import`, each opened after all words of the one before.
     Files { import: Location, written: Option<PathBuf>, paths: vec::IntoIter<PathBuf> },
 }
 
@@ -73,15 +74,16 @@ impl<'e> Stream<'e> {
         self.push_source(source, origin, &whole)
     }
 
-    /// The next word before replacement of variables; `None` at the end.
+    /// Returns the next word, before variables are replaced; `None` at the end.
     ///
     /// # Errors
-    /// A file of an earlier import that cannot be read or split.
+    /// A file of an earlier `import` cannot be read or split into words.
     pub(crate) fn token(&mut self) -> Result<Option<Token>, Located<SyntaxError>> {
         while let Some(frame) = self.frames.last_mut() {
             match frame {
                 Frame::Words { tokens, begun, .. } => {
-                    // A snippet's first word may follow its `{` in the same line.
+                    // The first word of a snippet counts as the start of a line, even directly
+                    // after its `{`.
                     let first = !mem::replace(begun, true);
                     if let Some(token) = tokens.next() {
                         return Ok(Some(Token { starts_line: token.starts_line || first, ..token }));
@@ -102,8 +104,8 @@ impl<'e> Stream<'e> {
         Ok(None)
     }
 
-    /// The next word if it is in the line of the last one. The end of a file or snippet ends a
-    /// line.
+    /// Returns the next word if it is in the same line as the last one. The end of a file or
+    /// snippet ends a line.
     pub(crate) fn token_in_line(&mut self) -> Option<Token> {
         let Some(Frame::Words { tokens, begun: true, .. }) = self.frames.last_mut() else { return None };
         if tokens.as_slice().first()?.starts_line {
@@ -112,10 +114,10 @@ impl<'e> Stream<'e> {
         tokens.next()
     }
 
-    /// The token with its variables replaced.
+    /// Returns the word of a token, with variables replaced.
     ///
     /// # Errors
-    /// A value with NUL; the bound of bytes is exceeded.
+    /// A variable's value contains a NUL; the bound of bytes is exceeded.
     pub(crate) fn word(&mut self, token: Token) -> Result<Word, Located<SyntaxError>> {
         let mut word = token.word;
         let before = word.text.len();
@@ -159,8 +161,8 @@ impl<'e> Stream<'e> {
     /// Reads the rest of an `import` line, and continues with the imported words.
     ///
     /// # Errors
-    /// Not exactly one word; a target that is missing, a directory, importing itself, or beyond a
-    /// bound.
+    /// The line does not have exactly one word; the target is missing, is a directory, imports
+    /// itself, or exceeds a bound.
     pub(crate) fn import(&mut self, import: &Location) -> Result<(), Located<SyntaxError>> {
         let target = match self.token_in_line() {
             Some(token) => self.word(token)?,
@@ -202,7 +204,8 @@ impl<'e> Stream<'e> {
         Ok(())
     }
 
-    /// `written` is the file's name for messages if its path has the value of a variable.
+    /// Opens an imported file. `written` is its name for messages if its path contains a variable's
+    /// value.
     fn push_file(
         &mut self,
         path: PathBuf,
@@ -221,8 +224,8 @@ impl<'e> Stream<'e> {
         self.push_source(source, origin, import)
     }
 
-    /// `at` is the place of errors about bounds and cycles; errors of the lexer have their own
-    /// place.
+    /// Continues with the words of `source`. `at` is the location of errors about bounds and
+    /// cycles; the lexer adds its own location to its errors.
     fn push_source(
         &mut self,
         source: SourceText,
@@ -255,12 +258,12 @@ impl<'e> Stream<'e> {
     }
 }
 
-/// A unique name of a file, regardless of its path, to detect a file that imports itself.
+/// Returns the canonical path of a file, to detect a file that imports itself by another path.
 fn identity(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// Remaining bounds.
+/// The snippets, files, words and bytes that may still be read.
 struct Budget {
     snippets_left: u32,
     files_left: u32,
@@ -313,6 +316,7 @@ impl Default for Budget {
 const MAX_SNIPPET_IMPORTS: u32 = 10_000;
 /// As in CoreDNS.
 const MAX_FILE_IMPORTS: u32 = 100_000;
-/// 300 MB of memory, measured with inline hosts. A ConfigMap, at most 1 MiB, holds some 100,000 words.
+/// So many words take 300 MB of memory, measured with inline hosts. A ConfigMap, at most 1 MiB,
+/// holds some 100,000 words.
 const MAX_WORDS: usize = 1_000_000;
 const MAX_BYTES: usize = 64 << 20;

@@ -1,8 +1,9 @@
 //! Descriptions of errors without words of the configuration.
 
-/// A description of an error or warning without words of the configuration: for readers without
-/// access to it, for files that may be no Corefile, and for words with the value of a variable.
+/// An error or warning that can be described without words of the configuration: for readers
+/// without access to the configuration, for files that may be no Corefile, and for words that
+/// contain a variable's value.
 pub trait Kind {
-    /// The problem and the expected text, in fixed words: no word of the file.
+    /// Returns the problem and what was expected, in fixed words, none of them from the file.
     fn kind(&self) -> String;
 }

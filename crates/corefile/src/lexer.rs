@@ -13,7 +13,7 @@ use crate::token::Word;
 #[derive(Debug, Clone)]
 pub(crate) struct Token {
     pub(crate) word: Word,
-    /// Whether no other word of the file ends in this line.
+    /// Whether the word before, if any, ends in an earlier line.
     pub(crate) starts_line: bool,
 }
 
@@ -26,7 +26,7 @@ impl Token {
         self.is_bare("}")
     }
 
-    /// Whether it is an `import`, if it is at the start of a line.
+    /// Whether the token is an unquoted `import`. The caller checks that it starts a line.
     pub(crate) fn is_import(&self) -> bool {
         self.is_bare("import")
     }
@@ -39,7 +39,7 @@ impl Token {
 /// Splits a file into words, at most `max_words`; `None` if it has more.
 ///
 /// # Errors
-/// An open quote at the end; NUL and broken UTF-8 outside comments.
+/// A quote that is never closed; a NUL or a byte that is not UTF-8 outside comments.
 pub(crate) fn lex(source: SourceText, max_words: usize) -> Result<Option<Vec<Token>>, Located<SyntaxError>> {
     let around = Arc::new(Surroundings::new(Arc::new(source)));
     let mut lexer =
@@ -64,7 +64,7 @@ struct Lexer<'s> {
 }
 
 impl Lexer<'_> {
-    /// The next word; `None` at the end.
+    /// Returns the next word; `None` at the end.
     fn word(&mut self) -> Result<Option<Word>, Located<SyntaxError>> {
         self.skip_blanks_and_comments();
         let at = self.here();

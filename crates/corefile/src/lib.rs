@@ -1,8 +1,8 @@
 //! Parses Corefile text to server blocks and directives; every word has its file, line and column.
 //!
 //! This crate reads the language of CoreDNS's configuration and nothing else: it knows no plugin,
-//! opens no socket and imports no crate of the workspace. The caller decides what a directive
-//! means, which directives exist and which zones clash.
+//! opens no socket and uses no other crate of the workspace than `files`. The caller decides what a
+//! directive means, which directives exist and which zones clash.
 //!
 //! # The language
 //! ```text
@@ -22,27 +22,28 @@
 //!   word may span lines. Carriage returns outside quotes and a byte order mark are ignored. A
 //!   quoted brace is text.
 //! - **Blocks**: keys separated by blanks; a comma after a key allows a line break. The last block
-//!   needs no braces. `{` is in the line of its directive or ends it; `}` is on its own line or
+//!   needs no braces. The `{` of a directive is in the directive's line; `}` is on its own line or
 //!   directly after `{`.
 //! - **Variables**: `{$NAME}` and `{%NAME%}` are replaced inside each word, after splitting: a
 //!   value with blanks stays one word, an unset variable is empty. `{$NAME:default}` gives an unset
-//!   one a value (not in CoreDNS). Go templates such as `{{$x}}` lose their `{$x}` here, as in
+//!   variable a value (not in CoreDNS). Go templates such as `{{$x}}` lose their `{$x}` here, as in
 //!   CoreDNS.
 //! - **Imports**: `import` takes one snippet, file or pattern with at most one `*` and one `?`. A missing file and a
 //!   directory are errors, a pattern without matches is a warning.
 //! - **Keys**: `[scheme://]zone[:port]`; a network (`10.0.0.0/24`) stands for its reverse zones.
 //!
 //! # Contents of errors
-//! The line with its word, unless that holds the value of an environment variable or is in an
-//! imported file, which may be no Corefile: then the place and the kind of error alone ([`Kind`]),
-//! and the word as it was written.
+//! An error prints its location, the word in question and the line. If a word of the line contains
+//! the value of an environment variable, the error is described without words ([`Kind`]), and the
+//! line is printed as written. For an imported file, which may be no Corefile, the line is not
+//! printed at all.
 //!
 //! # Stricter than CoreDNS
-//! Text that CoreDNS accepts though it can only be a mistake is an error here: `}` too many, a
-//! block without key (dropped without a message there), an empty key, a brace glued to a word, an
-//! unknown scheme or a port that is no number (part of the zone's name there), a mask beyond the
-//! address, broken UTF-8 outside comments. A comment inside a word (`a#b c`) lasts to the end of
-//! the line; there it ends at the next blank.
+//! Text that CoreDNS accepts though it can only be a mistake is an error here: a `}` without its
+//! `{`, a block without key (CoreDNS drops it without a message), an empty key, a brace glued to a
+//! word, an unknown scheme or a port that is no number (CoreDNS takes either as part of the zone's
+//! name), a mask longer than the address, invalid UTF-8 outside comments. A comment inside a word
+//! (`a#b c`) lasts to the end of the line; in CoreDNS it ends at the next blank.
 //!
 //! # Bounds
 //! 16 MiB a file, 64 MiB and 1,000,000 words in all, 64 open braces, 10,000 snippets and 100,000 files imported.

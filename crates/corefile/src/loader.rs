@@ -8,10 +8,10 @@ use files::ReadError;
 use crate::error::SyntaxError;
 use crate::source_text::SourceText;
 
-/// The text of a file with that name; `dir` is the base of its relative imports.
+/// Decodes the text of the file `name`; relative imports in it start at `dir`.
 ///
 /// # Errors
-/// More than [`MAX_FILE_BYTES`].
+/// `bytes` exceeds [`MAX_FILE_BYTES`].
 pub(crate) fn text(name: &str, bytes: &[u8], dir: &Path) -> Result<SourceText, SyntaxError> {
     if bytes.len() > MAX_FILE_BYTES {
         return Err(SyntaxError::FileTooLarge { file: name.to_owned(), limit_bytes: MAX_FILE_BYTES });
@@ -24,8 +24,8 @@ pub(crate) fn text(name: &str, bytes: &[u8], dir: &Path) -> Result<SourceText, S
 /// # Errors
 /// A file of another type, or the system's error.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, SyntaxError> {
-    // A file on a hanging disk is abandoned separately: a Corefile that no longer names it can be
-    // read.
+    // Each file has a timeout of its own: while one file hangs, a Corefile that does not name it
+    // can still be read.
     files::read_with_timeout(path, MAX_FILE_BYTES as u64).map_err(|error| match error {
         ReadError::NotAFile("a directory") => SyntaxError::IsDirectory { path: path.to_owned() },
         ReadError::NotAFile(found) => SyntaxError::NotAFile { path: path.to_owned(), found },
@@ -39,7 +39,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, SyntaxError> {
 /// Reads an imported file as [`read`] does.
 ///
 /// # Errors
-/// As [`read`]; a missing file.
+/// Those of [`read`]; [`SyntaxError::ImportNotFound`] for a missing file.
 pub(crate) fn read_import(path: &Path) -> Result<Vec<u8>, SyntaxError> {
     read(path).map_err(|error| match error {
         SyntaxError::Unreadable { path, reason: io::ErrorKind::NotFound } => {
@@ -49,5 +49,5 @@ pub(crate) fn read_import(path: &Path) -> Result<Vec<u8>, SyntaxError> {
     })
 }
 
-/// A larger Corefile is a mistake: a ConfigMap has at most 1 MiB.
+/// Maximum bytes of a file. A larger Corefile is a mistake: a ConfigMap has at most 1 MiB.
 pub(crate) const MAX_FILE_BYTES: usize = 16 << 20;

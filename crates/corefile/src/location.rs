@@ -1,4 +1,4 @@
-//! Places of words, and messages that print them.
+//! Locations of words, and messages that print their location.
 
 use std::error::Error;
 use std::fmt;
@@ -12,9 +12,9 @@ use crate::source_text::SourceText;
 pub struct Location {
     /// The file as the user wrote its path, or the name given to [`read_text`](crate::read_text).
     pub file: Arc<str>,
-    /// From 1; 0 means the file as a whole.
+    /// The line, from 1; 0 means the file as a whole.
     pub line: u32,
-    /// In characters, from 1; 0 means the file as a whole.
+    /// The column in characters, from 1; 0 means the file as a whole.
     pub column: u32,
     /// The source text; `None` for the file as a whole.
     pub(crate) around: Option<Arc<Surroundings>>,
@@ -24,7 +24,7 @@ pub struct Location {
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
     pub(crate) source: Arc<SourceText>,
-    /// The word as written, if it has the value of an environment variable.
+    /// The word as written, if it contains the value of an environment variable.
     written: Option<String>,
     /// The unset variable that the word here names; it may be the cause of the error.
     unset: Option<String>,
@@ -39,18 +39,19 @@ impl Surroundings {
 }
 
 impl Location {
-    /// The file `name` as a whole: prints without line and column.
+    /// Returns the location of the file `name` as a whole, which is printed without line and
+    /// column.
     pub fn file_only(name: &str) -> Self {
         Self { file: name.into(), line: 0, column: 0, around: None }
     }
 
-    /// The text of its file; `None` for the file as a whole.
+    /// Returns the text of the location's file; `None` for the file as a whole.
     pub(crate) fn source(&self) -> Option<&Arc<SourceText>> {
         Some(&self.around.as_ref()?.source)
     }
 
-    /// The place of a word with replaced variables: `written` if the environment has a value for
-    /// one, and the one that is `unset`.
+    /// Returns the location for a word with replaced variables. `written` is the word as written,
+    /// if a variable in it has a value; `unset` is the first variable without one.
     pub(crate) fn replaced(mut self, written: Option<String>, unset: Option<String>) -> Self {
         if let Some(around) = self.around.as_mut().map(Arc::make_mut) {
             around.is_private = written.is_some();
@@ -59,8 +60,9 @@ impl Location {
         self
     }
 
-    /// Notes that a word of its line has the value of an environment variable: errors print other
-    /// words of their line, too. Words of a line share the note.
+    /// Marks the location as private, since a word of its line contains the value of an environment
+    /// variable: an error at one word may print other words of the line. The words of a line share
+    /// the mark in `shared`.
     pub(crate) fn beside_a_value(&mut self, shared: &mut Option<Arc<Surroundings>>) {
         let Some(around) = &mut self.around else { return };
         if around.written.is_some() || around.unset.is_some() {
@@ -71,17 +73,17 @@ impl Location {
         *around = shared.get_or_insert_with(private).clone();
     }
 
-    /// The word as written, if it has the value of an environment variable.
+    /// Returns the word as written, if it contains the value of an environment variable.
     pub(crate) fn written(&self) -> Option<&str> {
         self.around.as_ref()?.written.as_deref()
     }
 
-    /// Whether its line has the value of an environment variable.
+    /// Whether the location's line contains the value of an environment variable.
     pub(crate) fn is_private(&self) -> bool {
         self.around.as_ref().is_some_and(|around| around.is_private)
     }
 
-    /// Whether its file is imported.
+    /// Whether the location is in an imported file.
     fn is_imported(&self) -> bool {
         self.source().is_some_and(|source| source.imported)
     }
@@ -113,8 +115,8 @@ impl fmt::Debug for Location {
 /// An error, or another message, with its place.
 ///
 /// Displays as `Corefile:12:9: <error>`, then the line and a caret under the column; `{:#}` prints
-/// the first line alone. For a line with the value of an environment variable the error is printed
-/// without words of the configuration; for an imported file the line is not printed, either.
+/// the first line alone. If the line contains the value of an environment variable, the error is
+/// printed without words of the configuration; for an imported file, also without the line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located<E> {
     /// The place.
@@ -124,12 +126,13 @@ pub struct Located<E> {
 }
 
 impl<E> Located<E> {
-    /// `error` about the place `at`.
+    /// Creates the message `error` about the place `at`.
     pub fn new(at: &Location, error: E) -> Self {
         Self { at: at.clone(), error }
     }
 
-    /// The place and the kind of error, for readers without access to the configuration.
+    /// Returns the place and the kind of the error, for readers without access to the
+    /// configuration.
     pub fn without_words(&self) -> String
     where
         E: Kind,
@@ -137,7 +140,7 @@ impl<E> Located<E> {
         format!("{}: {}", self.at, self.error.kind())
     }
 
-    /// The same place with another error, to wrap one crate's error in another's.
+    /// Returns the same place with another error, to wrap one crate's error in another's.
     pub fn map<F>(self, wrap: impl FnOnce(E) -> F) -> Located<F> {
         Located { at: self.at, error: wrap(self.error) }
     }
@@ -149,7 +152,7 @@ impl<E: fmt::Display + Kind> fmt::Display for Located<E> {
             true => self.error.kind(),
             false => without_user_info(&self.error.to_string()),
         };
-        // An error about the file itself names it already.
+        // An error about the file itself already contains the file's name.
         match self.at.line == 0 && error.starts_with(&format!("cannot read {}: ", self.at.file)) {
             true => f.write_str(&error)?,
             false => write!(f, "{}: {error}", self.at)?,
@@ -174,14 +177,15 @@ impl<E: fmt::Display + Kind> fmt::Display for Located<E> {
 }
 
 impl<E: Error + Kind> Error for Located<E> {
-    /// What caused the error; the error itself is already displayed.
+    /// Returns the cause of the error; `Display` prints the error itself.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.error.source()
     }
 }
 
-/// The text with asterisks in place of the user information of URLs (`https://USER:PASSWORD@HOST`),
-/// which is a secret. It ends at the last `@` of a word, since a password may have one.
+/// Replaces the user information of URLs (`https://USER:PASSWORD@HOST`), which is a secret, with
+/// asterisks. The user information ends at the last `@` of a word, since a password may contain
+/// `@`.
 fn without_user_info(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -223,7 +227,7 @@ impl Excerpt {
     }
 }
 
-/// A longer line is printed in part.
+/// Maximum characters of a printed line; of a longer line only a part is printed.
 const EXCERPT_CHARS: usize = 160;
 
 #[cfg(test)]

@@ -67,7 +67,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The keys from `token` on. Empty if imports have no words and the file ends.
+    /// Reads the keys of a block, of which `token` is the first or imports it. Returns no key if
+    /// only imports without words are left in the file.
     fn keys(&mut self, mut token: Token) -> Result<(Vec<Word>, AfterKeys), Located<SyntaxError>> {
         let mut keys: Vec<Word> = Vec::new();
         let mut comma = None;
@@ -95,8 +96,8 @@ impl Parser<'_> {
                 if comma.is_some() {
                     key.text.pop();
                 }
-                // A lone token was handled above: with a comma, or from a variable, it is neither a
-                // brace nor a name.
+                // A token `}` was handled above: here the key is `}` because of a comma after it or
+                // a variable's value, so that it neither closes a block nor is a name.
                 if !key.quoted && key.text == "}" {
                     let word = if comma.is_some() { "}," } else { "}" }.to_owned();
                     return Err(Located::new(&key.at, SyntaxError::GluedBrace { word }));
@@ -117,7 +118,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The words of a snippet up to its `}`, unprocessed.
+    /// Returns the words of a snippet up to its `}`, without expanding imports or variables.
     fn snippet_tokens(&mut self, open: &Location) -> Result<Vec<Token>, Located<SyntaxError>> {
         let mut tokens = Vec::new();
         let mut open_braces = 1;
@@ -143,7 +144,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The directives of a block without braces, up to the end of the file.
+    /// Parses the directives of a block without braces, up to the end of the file.
     fn unbraced(&mut self, first: Token, begun: &Location) -> Result<Vec<Directive>, Located<SyntaxError>> {
         let mut directives = Vec::new();
         let mut next = Some(first);
@@ -157,7 +158,7 @@ impl Parser<'_> {
         Ok(directives)
     }
 
-    /// The lines up to the `}` of the brace at `open`.
+    /// Parses the lines up to the `}` that closes the brace at `open`.
     fn body(&mut self, open: &Location, inside: Inside<'_>) -> Result<Vec<Directive>, Located<SyntaxError>> {
         if self.open_braces == MAX_OPEN_BRACES {
             return Err(Located::new(open, SyntaxError::NestedTooDeep { limit: MAX_OPEN_BRACES }));
@@ -174,7 +175,7 @@ impl Parser<'_> {
         Err(Located::new(open, SyntaxError::UnclosedBrace))
     }
 
-    /// The directive or property that begins with `first`; `None` for an import.
+    /// Parses the directive or property that begins with `first`; `None` for an `import`.
     fn directive(
         &mut self,
         first: Token,
@@ -223,7 +224,8 @@ impl Parser<'_> {
     }
 }
 
-/// A directive. If a word has the value of a variable, all of its words are marked private.
+/// Creates a directive. If one of its words contains a variable's value, all of its words are
+/// marked private.
 fn line(mut name: Word, mut args: Vec<Word>, body: Option<Vec<Directive>>) -> Directive {
     if name.at.is_private() || args.iter().any(|arg| arg.at.is_private()) {
         let mut shared = None;
@@ -232,12 +234,12 @@ fn line(mut name: Word, mut args: Vec<Word>, body: Option<Vec<Directive>>) -> Di
     Directive { name, args, body }
 }
 
-/// The name in `(name)`.
+/// Returns the name in `(name)`.
 fn snippet_name(key: &Word) -> Option<&str> {
     key.text.strip_prefix('(')?.strip_suffix(')')
 }
 
-/// The context of a line.
+/// What encloses a line.
 #[derive(Clone, Copy)]
 enum Inside<'a> {
     /// A server block, with the location of its `{`.
@@ -249,8 +251,8 @@ enum Inside<'a> {
 
 impl Inside<'_> {
     /// Refuses words that cannot name a directive or property here. A directive's name has no dot,
-    /// colon, slash or parenthesis, but a key has: a brace is missing before it. A property (an
-    /// address of inline hosts) may have them.
+    /// colon, slash or parenthesis; a word with one is taken for a server block's key, with a brace
+    /// missing before it. A property may have them, such as an address of inline hosts.
     fn check_name(self, name: &Word) -> Result<(), Located<SyntaxError>> {
         let is_key = !name.quoted && name.text.contains(['.', ':', '/', '(']);
         let found = || name.text.clone();

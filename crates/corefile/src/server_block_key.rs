@@ -11,15 +11,16 @@ use crate::token::Word;
 /// One key of a server block: `[scheme://]zone[:port]`.
 #[derive(Debug, Clone)]
 pub struct BlockKey {
-    /// As in the file, with variables replaced, without its comma.
+    /// The word in the file, with variables replaced and without its comma.
     pub written: Word,
     /// The clients' protocol; default `dns`.
     pub scheme: Scheme,
-    /// At least one: lower-case, with the final dot, escapes (RFC 1035, section 5.1) kept. More
-    /// than one (at most 128) for a network with a mask that ends inside a label of the reverse
-    /// zone.
+    /// The zones, at least one: in lower case, with the final dot, escapes (RFC 1035, section 5.1)
+    /// kept. More than one (at most 128) for a network with a mask that ends inside a label of the
+    /// reverse zone.
     pub zones: Vec<String>,
-    /// As written; if absent, the server's default for `dns`, else the scheme's.
+    /// The port as written; `None` means the server's default port for `dns`, and the scheme's for
+    /// other schemes.
     pub port: Option<u16>,
 }
 
@@ -55,7 +56,7 @@ impl Scheme {
     /// Every scheme.
     pub const ALL: [Self; 6] = [Self::Dns, Self::Tls, Self::Grpc, Self::Https, Self::Https3, Self::Quic];
 
-    /// Its text before `://`.
+    /// Returns the scheme's name, which precedes `://`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dns => "dns",
@@ -88,8 +89,8 @@ pub(crate) fn is_preferred(zone: &str) -> bool {
         || zone.trim_end_matches('.').split('.').all(is_label)
 }
 
-/// The zones of `text` as in a key without scheme and port: a network in CIDR notation becomes the
-/// reverse zones that cover it, any other text one zone, lower-case with its final dot.
+/// Returns the zones of a key without scheme and port: for a network in CIDR notation the reverse
+/// zones that cover it, for any other text one zone in lower case with its final dot.
 ///
 /// # Errors
 /// The [`SyntaxError`]s of a zone or network.
@@ -152,9 +153,10 @@ fn network(zone: &str) -> Result<Option<(IpAddr, u32)>, SyntaxError> {
     }
 }
 
-/// The reverse zones with exactly the network's addresses. A label stands for 8 bits of an IPv4
-/// address (RFC 1035, section 3.5), 4 of an IPv6 one (RFC 3596, section 2.5); a mask that ends
-/// inside a label results in one zone for each of the label's values: at most 128 or 8.
+/// Returns the reverse zones that hold exactly the network's addresses. A label stands for 8 bits
+/// of an IPv4 address (RFC 1035, section 3.5) or 4 bits of an IPv6 address (RFC 3596, section 2.5).
+/// A mask that ends inside a label results in one zone for each possible value of the label: at
+/// most 128 or 8 zones.
 fn reverse_zones(address: IpAddr, mask_bits: u32) -> Vec<String> {
     let (address, address_bits, label_bits, suffix) = match address {
         IpAddr::V4(address) => (address.to_bits().into(), 32, 8, "in-addr.arpa."),
@@ -162,7 +164,7 @@ fn reverse_zones(address: IpAddr, mask_bits: u32) -> Vec<String> {
     };
     let zone_bits = mask_bits.next_multiple_of(label_bits);
     let extra_bits = zone_bits - mask_bits;
-    // A mask of 0 shifts by all bits.
+    // A mask of 0 shifts by all bits, which `>>` cannot do for IPv6.
     let network: u128 = address.checked_shr(address_bits - mask_bits).unwrap_or(0) << extra_bits;
     let zone = |prefix: u128| {
         let labels = (0..zone_bits / label_bits).map(|label| {
@@ -174,7 +176,7 @@ fn reverse_zones(address: IpAddr, mask_bits: u32) -> Vec<String> {
     (0..1 << extra_bits).map(|value: u128| zone(network | value)).collect()
 }
 
-/// The zone in lower case with its final dot.
+/// Returns the zone in lower case with its final dot.
 fn zone_name(zone: &str) -> Result<String, SyntaxError> {
     if zone == "." {
         return Ok(zone.to_owned());
@@ -213,8 +215,8 @@ fn zone_name(zone: &str) -> Result<String, SyntaxError> {
     Ok(name)
 }
 
-/// The text after an escape; `rest` begins behind its backslash: three digits, or one character
-/// that is no digit.
+/// Returns the text after an escape; `None` if it is invalid. `rest` begins behind the backslash,
+/// with three digits or one character that is no digit.
 fn after_escape(rest: &[u8]) -> Option<&[u8]> {
     match rest {
         [b'0'..=b'9', ..] => {

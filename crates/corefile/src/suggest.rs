@@ -1,7 +1,7 @@
 //! Suggests a known word for a mistyped one.
 
-/// The known word nearest to `word`, for "did you mean"; the first of equally near ones. `None` if
-/// more than a third of the letters, or more than three, differ. Ignores letter case.
+/// Returns the known word nearest to `word`, for "did you mean"; the first of equally near ones.
+/// `None` if more than a third of the letters, or more than three, differ. Ignores letter case.
 pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let word: Vec<char> = lower(word)?;
     let mut best: Option<(usize, &str)> = None;
@@ -16,13 +16,13 @@ pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Opti
     best.map(|(_, candidate)| candidate)
 }
 
-/// The word's letters in lower case; `None` if it is too long for a typing error.
+/// Returns the word's letters in lower case; `None` if the word is too long to be compared.
 fn lower(word: &str) -> Option<Vec<char>> {
     (word.len() <= MAX_WORD_BYTES).then(|| word.chars().map(|c| c.to_ascii_lowercase()).collect())
 }
 
-/// Damerau's distance in its restricted form: inserted, missing and wrong letters and swapped
-/// neighbours count one each.
+/// Returns the restricted Damerau-Levenshtein distance: each inserted, missing or wrong letter and
+/// each swap of neighbours counts one.
 fn edit_distance(from: &[char], to: &[char]) -> usize {
     let mut before_last = Vec::new();
     let mut last: Vec<usize> = (0..=to.len()).collect();

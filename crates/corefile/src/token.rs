@@ -7,22 +7,22 @@ use crate::location::Location;
 /// One word with variables replaced and quotes removed.
 #[derive(Clone)]
 pub struct Word {
-    /// Without NUL. Empty for `""` or a word of unset variables.
+    /// The text, without NUL. Empty for `""` or a word of unset variables.
     pub text: String,
     /// Location of its first character (or opening quote).
     pub at: Location,
-    /// Whether it was written in quotes.
+    /// Whether the word was written in quotes.
     pub quoted: bool,
 }
 
 impl Word {
-    /// The text as written if it has the value of an environment variable, which may be a secret;
-    /// else its text.
+    /// Returns the word as written if it contains the value of an environment variable, which may
+    /// be a secret; else its text.
     pub fn shown(&self) -> &str {
         self.at.written().unwrap_or(&self.text)
     }
 
-    /// Whether it has the value of an environment variable.
+    /// Whether the word contains the value of an environment variable.
     pub fn is_private(&self) -> bool {
         self.at.written().is_some()
     }

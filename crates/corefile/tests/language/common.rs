@@ -4,7 +4,7 @@ use std::path::Path;
 
 use corefile::{Corefile, Directive, Located, SyntaxError, Word};
 
-/// The variables of [`read`]: `A`, `BLANKS`, `EMPTY`, `PORT`, `BRACE`.
+/// Returns the value of an environment variable of [`read`].
 pub(crate) fn env(name: &str) -> Option<String> {
     let value = match name {
         "A" => "1.1.1.1",
@@ -29,7 +29,7 @@ pub(crate) fn print(corefile: &Corefile) -> String {
     for block in &corefile.blocks {
         for key in &block.keys {
             let mut word = key.written.clone();
-            // Of two commas one is part of the key.
+            // The parser drops the last comma of a key, so a key that ends with a comma needs two.
             if word.text.ends_with(',') {
                 word.text.push(',');
             }
@@ -43,7 +43,8 @@ pub(crate) fn print(corefile: &Corefile) -> String {
     out
 }
 
-/// As [`print`], in one line: `.:53 { log; forward . 1.1.1.1 { a b; } }`.
+/// Prints the blocks as [`print`] does, but in one line: `.:53 { log; forward . 1.1.1.1 { a b; }
+/// }`.
 pub(crate) fn shape(corefile: &Corefile) -> String {
     let shape = print(corefile).replace("{\n", "{ ").replace("}\n", "} ").replace('\n', "; ");
     shape.trim_end().to_owned()
@@ -62,8 +63,8 @@ fn print_lines(directives: &[Directive], out: &mut String) {
     }
 }
 
-/// The word as written in a file, in quotes if it needs them. An unset variable separates a final
-/// backslash from the quote, which it would escape.
+/// Returns the word as written in a file, in quotes if needed. A reference to an unset variable
+/// separates a backslash from the quote after it, which the backslash would escape.
 fn quoted(word: &Word) -> String {
     let text = &word.text;
     let bare = !text.is_empty() && !text.starts_with('"') && !text.contains(char::is_whitespace);

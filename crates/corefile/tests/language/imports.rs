@@ -7,7 +7,7 @@ use crate::common::{env, shape};
 use corefile::{Corefile, Located, SyntaxError};
 use tempfile::TempDir;
 
-/// A directory that holds the files.
+/// Creates a directory that holds the files.
 fn dir_with(files: &[(&str, &str)]) -> TempDir {
     let dir = tempfile::tempdir().expect("a temporary directory");
     for (name, text) in files {
@@ -24,7 +24,7 @@ fn read(files: &[(&str, &str)]) -> Result<Corefile, Located<SyntaxError>> {
     corefile::read_file(&dir.path().join("Corefile"), &env)
 }
 
-/// The first line of the error of [`read`], with paths relative to the directory.
+/// Returns the first line of the error of [`read`], with paths relative to the directory.
 fn error(files: &[(&str, &str)]) -> String {
     let dir = dir_with(files);
     let error = corefile::read_file(&dir.path().join("Corefile"), &env).expect_err("a bad configuration");
@@ -100,7 +100,7 @@ fn bad_imports() {
         ),
         (
             &[("Corefile", ".\nimport *"), ("d/x", "")],
-            // The Corefile matches too, and precedes the directory.
+            // `*` matches the Corefile, too, which precedes the directory.
             "Corefile:2:8: `Corefile` imports itself",
         ),
         (
@@ -150,7 +150,7 @@ fn bad_imports() {
     }
 }
 
-/// The imported file may be any that the process can read, such as one with passwords.
+/// An imported file may be any file that the process can read, such as one with passwords.
 #[test]
 fn imported_errors_show_no_text() {
     let inside = ". {\nimport x\n}";
@@ -245,7 +245,7 @@ fn text_beyond_16_mib_is_too_large() {
 
 #[test]
 fn expansions_end_at_their_bounds() {
-    /// Snippets that double the number of words at each level.
+    /// Returns snippets that double the number of words at each level.
     fn doubling(body: &str) -> String {
         let mut text = format!("(s0) {{\n{body}\n}}\n");
         for level in 1..30 {

@@ -1,9 +1,9 @@
-//! Properties of all texts.
+//! Properties that hold for every text.
 
 use crate::common::{print, read};
 use proptest::prelude::*;
 
-/// Words with and without meaning, in any order.
+/// Generates words with and without a meaning in a Corefile, in any order.
 fn scraps() -> impl Strategy<Value = String> {
     let scrap = prop_oneof![
         "[a-z]{1,3}",
@@ -48,7 +48,7 @@ fn scraps() -> impl Strategy<Value = String> {
         .prop_map(|scraps| scraps.into_iter().map(|(scrap, blank)| scrap + blank).collect())
 }
 
-/// Valid blocks in unusual layout.
+/// Generates valid blocks in unusual layout.
 fn blocks() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         "[a-z0-9./:_-]{1,6}",
