@@ -1,5 +1,5 @@
-//! A compiled template: the parser's output and the renderer's input. All names are resolved;
-//! nothing refers to the text.
+//! A compiled template: the parser's output and the renderer's input. All names are resolved, and
+//! no node borrows from the template's text.
 
 /// One piece of a template.
 #[derive(Debug)]
@@ -96,12 +96,12 @@ pub(crate) enum Function {
 }
 
 impl Function {
-    /// The function of this name, if it is one.
+    /// Returns the function of this name, if there is one.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|function| function.name() == name)
     }
 
-    /// Its name in templates.
+    /// Returns the function's name in templates.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::And => "and",
@@ -123,7 +123,7 @@ impl Function {
         }
     }
 
-    /// The number of arguments: minimum, maximum, and in words.
+    /// Returns the number of arguments: minimum, maximum, and in words.
     pub(crate) fn arguments(self) -> (usize, usize, &'static str) {
         match self {
             Self::And | Self::Or | Self::Index | Self::Printf => (1, usize::MAX, "one or more arguments"),

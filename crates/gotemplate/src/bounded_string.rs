@@ -3,7 +3,7 @@
 use crate::MAX_OUTPUT_BYTES;
 use crate::errors::RenderError;
 
-/// Appends to a text, at most [`MAX_OUTPUT_BYTES`] in all.
+/// A writer that appends to a text, at most [`MAX_OUTPUT_BYTES`] in total.
 pub(crate) struct Sink<'o> {
     text: &'o mut String,
     end: usize,

@@ -58,7 +58,7 @@ pub enum Problem {
     /// An action without anything to evaluate.
     #[error("missing value for {0}")]
     MissingValue(&'static str),
-    /// `{{end}}` or `{{else}}` without an action.
+    /// `{{end}}` or `{{else}}` without an open `{{if}}`, `{{with}}` or `{{range}}`.
     #[error("unexpected {{{{{0}}}}}")]
     Unopened(&'static str),
     /// The text ends before the `{{end}}` of an action.
@@ -105,9 +105,9 @@ pub enum Problem {
     Arguments {
         /// The function.
         function: &'static str,
-        /// How many it takes, in words.
+        /// The number of arguments that it takes, in words.
         wanted: &'static str,
-        /// How many there are, the piped value included.
+        /// The number of arguments given, the piped value included.
         got: usize,
     },
     /// Arguments, or a piped value, for a value that takes none.
@@ -165,9 +165,9 @@ pub enum RenderError {
     WrongKind {
         /// The function or method.
         function: String,
-        /// The kind it takes.
+        /// The kind that it takes.
         wanted: &'static str,
-        /// The kind it was given.
+        /// The kind of the argument.
         got: &'static str,
     },
     /// A kind of value that the function does not support.
@@ -203,9 +203,9 @@ pub enum RenderError {
     /// Two kinds of value that cannot be compared with each other.
     #[error("cannot compare {left} with {right}")]
     Incomparable {
-        /// The kind of the first.
+        /// The kind of the first value.
         left: &'static str,
-        /// The kind of the second.
+        /// The kind of the second value.
         right: &'static str,
     },
     /// `parseInt` of a text that is no number in its base.
@@ -216,12 +216,12 @@ pub enum RenderError {
         /// The base.
         base: i64,
     },
-    /// `parseInt` of a number that needs more bits.
+    /// `parseInt` of a number that needs more bits than its bit size.
     #[error("parseInt: {text:?} needs more than {bits} bits")]
     TooManyBits {
         /// The text.
         text: String,
-        /// The bits it may have.
+        /// The bit size.
         bits: i64,
     },
     /// `parseInt` with a base that is not 0 or 2 to 36.

@@ -16,9 +16,9 @@ pub(crate) struct Spec {
     pub(crate) zero: bool,
     /// `%#v`
     pub(crate) go_syntax: bool,
-    /// In characters.
+    /// The minimum width, in characters.
     pub(crate) width: Option<usize>,
-    /// Digits of a number, characters of a text.
+    /// The minimum digits of a number, or the maximum characters of a text.
     pub(crate) precision: Option<usize>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn action(out: &mut Sink<'_>, value: &Value<'_>) -> Result<(), Render
     }
 }
 
-/// Go's `fmt.Sprint`: a blank between two neighbours of which neither is text.
+/// Prints values as Go's `fmt.Sprint`: a blank separates two neighbours unless one of them is text.
 pub(crate) fn print(values: &[Value<'_>]) -> Result<String, RenderError> {
     let mut text = String::new();
     let mut out = Sink::new(&mut text);
@@ -45,7 +45,7 @@ pub(crate) fn print(values: &[Value<'_>]) -> Result<String, RenderError> {
     Ok(text)
 }
 
-/// Go's `fmt.Sprintln`: a blank between all, a line break at the end.
+/// Prints values as Go's `fmt.Sprintln`: a blank between all, a line break at the end.
 pub(crate) fn println(values: &[Value<'_>]) -> Result<String, RenderError> {
     let mut text = String::new();
     let mut out = Sink::new(&mut text);
@@ -77,7 +77,8 @@ pub(crate) fn argument(
     }
 }
 
-/// Go's name of a value's type. Fails for lists and maps: their elements have types too.
+/// Returns Go's name of a value's type. Fails for structures, and for lists and maps, since Go's
+/// name contains the type of their elements.
 pub(crate) fn type_name(value: &Value<'_>, function: &'static str) -> Result<&'static str, RenderError> {
     match value {
         Value::List(_) | Value::Map(_) | Value::Fields(_) => {
@@ -114,7 +115,7 @@ fn by_verb(
         Value::Uint8(number) => integer(out, Number::unsigned(u64::from(*number)), value, verb, spec),
         Value::Uint16(number) => integer(out, Number::unsigned(u64::from(*number)), value, verb, spec),
         Value::Uint64(number) => integer(out, Number::unsigned(*number), value, verb, spec),
-        // Go's output has the type or the address of the value here.
+        // Go prints the type or the address of the value here, which are unknown.
         Value::List(_) | Value::Map(_) if matches!(verb, 'p' | 'w') || spec.go_syntax => {
             let function = if spec.go_syntax { "printf %#v" } else { "printf %p or %w" };
             Err(RenderError::Unfit { function, of: value.kind() })
@@ -158,7 +159,7 @@ fn by_verb(
     }
 }
 
-/// `%!d(string=hi)`: the verb does not fit the value.
+/// Prints a value with a verb that does not fit it, as Go does: `%!d(string=hi)`.
 fn bad_verb(out: &mut Sink<'_>, value: &Value<'_>, verb: char, spec: &Spec) -> Result<(), RenderError> {
     out.push_str("%!")?;
     out.push(verb)?;
@@ -173,7 +174,7 @@ fn bad_verb(out: &mut Sink<'_>, value: &Value<'_>, verb: char, spec: &Spec) -> R
     out.push(')')
 }
 
-/// An integer's 64 bits; a negative one has a sign.
+/// An integer: its 64 bits, and whether they are in two's complement.
 #[derive(Clone, Copy)]
 struct Number {
     bits: u64,
@@ -225,7 +226,7 @@ fn character(bits: u64) -> char {
     u32::try_from(bits).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The prefix of octal digits. The flag `#` adds a leading 0 if there is none yet.
+/// Returns the prefix of octal digits. The flag `#` adds a leading 0 if there is none yet.
 fn octal_prefix(verb_o: bool, octal: &str, number: Number, spec: &Spec) -> &'static str {
     let has_zero = octal.starts_with('0') || least_digits(number, spec) > octal.len();
     match (verb_o, spec.sharp && !has_zero) {
@@ -236,7 +237,7 @@ fn octal_prefix(verb_o: bool, octal: &str, number: Number, spec: &Spec) -> &'sta
     }
 }
 
-/// The minimum number of digits: the precision, or the width with the flag `0`.
+/// Returns the minimum number of digits: the precision, or the width with the flag `0`.
 fn least_digits(number: Number, spec: &Spec) -> usize {
     match (spec.precision, spec.width) {
         (Some(precision), _) => precision,
@@ -277,7 +278,7 @@ fn digits(
     out.repeat(' ', if spec.minus { blanks } else { 0 })
 }
 
-/// `U+0078`, with the flag `#` `U+0078 'x'`.
+/// Writes a code point: `U+0078`, or with the flag `#` `U+0078 'x'`.
 fn unicode(out: &mut Sink<'_>, bits: u64, spec: &Spec) -> Result<(), RenderError> {
     let hexadecimal = format!("{bits:X}");
     let zeros = spec.precision.unwrap_or(0).max(4).saturating_sub(hexadecimal.len());
@@ -298,7 +299,8 @@ fn unicode(out: &mut Sink<'_>, bits: u64, spec: &Spec) -> Result<(), RenderError
     out.repeat(' ', if spec.minus { blanks } else { 0 })
 }
 
-/// The bytes of a text in hexadecimal. The precision counts bytes; the flag ` ` separates them.
+/// Writes the bytes of a text in hexadecimal. The precision counts bytes; the flag ` ` separates
+/// them.
 fn hexadecimal(out: &mut Sink<'_>, text: &str, upper: bool, spec: &Spec) -> Result<(), RenderError> {
     let length = spec.precision.map_or(text.len(), |precision| precision.min(text.len()));
     let prefix = match (spec.sharp, upper) {
@@ -352,7 +354,7 @@ fn padded(out: &mut Sink<'_>, text: &str, spec: &Spec) -> Result<(), RenderError
     out.push_str(text)
 }
 
-/// Go pads with zeros on the left only, also texts.
+/// Returns the padding character. As in Go, zeros pad on the left only, and pad texts, too.
 fn fill(spec: &Spec) -> char {
     if spec.zero && !spec.minus { '0' } else { ' ' }
 }

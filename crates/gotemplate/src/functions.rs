@@ -1,5 +1,5 @@
-//! The functions of templates with evaluated arguments. The renderer handles `and`, `or` and the
-//! evaluation of arguments.
+//! The functions of templates, called with evaluated arguments. The renderer handles `and`, `or`
+//! and the evaluation of arguments.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -32,7 +32,7 @@ pub(crate) fn call<'v>(function: Function, values: &[Value<'v>]) -> Result<Value
     }
 }
 
-/// The element of a list, the byte of a text, or the value of a map at `index`.
+/// Returns the element of a list, the byte of a text, or the value of a map at `index`.
 pub(crate) fn index<'v>(item: &Value<'v>, index: &Value<'v>) -> Result<Value<'v>, RenderError> {
     match item {
         Value::Text(text) => {
@@ -54,7 +54,7 @@ pub(crate) fn index<'v>(item: &Value<'v>, index: &Value<'v>) -> Result<Value<'v>
     }
 }
 
-/// Go's `value[i:j:k]`, each index optional.
+/// Slices a value as Go's `value[i:j:k]`; each index is optional.
 fn slice<'v>(value: &Value<'v>, indexes: &[Value<'v>]) -> Result<Value<'v>, RenderError> {
     let (length, capacity) = match value {
         Value::Text(_) if indexes.len() > 2 => return Err(RenderError::SliceTextCapacity),
@@ -91,7 +91,7 @@ fn length<'v>(value: &Value<'v>) -> Result<Value<'v>, RenderError> {
     Ok(Value::Int(to_int(length)))
 }
 
-/// An index from 0 up to and with `limit`.
+/// Returns an index, which must be from 0 to `limit`.
 fn position(index: &Value<'_>, limit: usize) -> Result<usize, RenderError> {
     let number = index.integer().ok_or_else(|| wrong_kind("index", "int", index))?;
     usize::try_from(number).ok().filter(|at| *at <= limit).ok_or_else(|| out_of_range(index, limit))
@@ -110,7 +110,7 @@ fn any_equal(first: &Value<'_>, others: &[Value<'_>]) -> Result<bool, RenderErro
     Ok(false)
 }
 
-/// Go's `==` for templates: integers of all kinds are comparable, nil equals only nil.
+/// Compares two values as Go's `eq`: integers of all kinds are comparable, nil equals only nil.
 fn equal(left: &Value<'_>, right: &Value<'_>) -> Result<bool, RenderError> {
     match (left, right) {
         (Value::Nil, Value::Nil) => Ok(true),
@@ -130,7 +130,7 @@ fn compare(left: &Value<'_>, right: &Value<'_>) -> Result<Ordering, RenderError>
     }
 }
 
-/// CoreDNS's own function: Go's `strconv.ParseUint`.
+/// Calls `parseInt`, which CoreDNS adds to Go's functions: Go's `strconv.ParseUint`.
 fn parse_int<'v>(number: &Value<'v>, base: &Value<'v>, bits: &Value<'v>) -> Result<Value<'v>, RenderError> {
     let number = text(Function::ParseInt, number)?;
     let (base, bits) = (int(base)?, int(bits)?);
@@ -156,7 +156,7 @@ fn text<'a>(function: Function, value: &'a Value<'_>) -> Result<&'a str, RenderE
     }
 }
 
-/// Go converts no other kind of integer to `int` here.
+/// Returns an argument of the kind `int`; as in Go, no other kind of integer is converted.
 fn int(value: &Value<'_>) -> Result<i64, RenderError> {
     match value {
         Value::Int(number) => Ok(*number),

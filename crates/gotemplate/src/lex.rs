@@ -4,7 +4,7 @@ use crate::errors::{ParseError, Problem};
 use crate::literal;
 use crate::token::{Keyword, Kind, Token, is_alphanumeric};
 
-/// All tokens of `text`, [`Kind::End`] last.
+/// Returns all tokens of `text`, [`Kind::End`] last.
 pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, ParseError> {
     let mut lexer = Lexer { text, at: 0, tokens: Vec::new() };
     while lexer.text_until_action() {
@@ -68,8 +68,8 @@ impl<'t> Lexer<'t> {
             if self.rest().is_empty() {
                 return Err(ParseError { offset: open, problem: Problem::UnclosedAction });
             }
-            // After a single `}` the rest was probably meant as text: errors in it are not the
-            // cause.
+            // A single `}` was probably meant to close the action: an error after it is reported as
+            // the missing `}}`.
             let closed = |lexer: &Self| {
                 let mut action = lexer.tokens.iter().rev().take_while(|token| token.kind != Kind::Open);
                 action.any(|token| token.kind == Kind::Other('}'))
@@ -103,7 +103,8 @@ impl<'t> Lexer<'t> {
         Ok(())
     }
 
-    /// The length of a closing delimiter at this place, if any: 2, or 4 with its trim marker.
+    /// Returns the length of a closing delimiter at this place, if any: 2, or 4 with its trim
+    /// marker.
     fn closing(&self) -> Option<usize> {
         let rest = self.rest();
         if rest.starts_with("}}") {
@@ -120,7 +121,8 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// Skips blanks, but not the one of a closing trim marker.
+    /// Skips blanks, except one that belongs to a closing trim marker; returns whether it skipped
+    /// any.
     fn skip_spaces(&mut self) -> bool {
         let start = self.at;
         while self.rest().starts_with(SPACES) && self.closing().is_none() {
@@ -167,7 +169,8 @@ impl<'t> Lexer<'t> {
         Ok(kind)
     }
 
-    /// The letters and digits after `sigil` bytes, if the next character may follow a name.
+    /// Returns the name at this place, including its first `sigil` bytes. Fails if the next
+    /// character may not follow a name.
     fn name(&self, sigil: usize) -> Result<&'t str, ParseError> {
         let rest = self.rest();
         let length = rest[sigil..].find(|c| !is_alphanumeric(c)).map_or(rest.len(), |length| sigil + length);
@@ -210,7 +213,7 @@ fn opens_with_trim(inside: &str) -> bool {
 /// The blanks of Go's templates.
 const SPACES: [char; 4] = [' ', '\t', '\r', '\n'];
 
-/// What may follow a name directly, besides `}}`.
+/// The characters that may follow a name directly, besides `}}`.
 const NAME_ENDS: [char; 10] = [' ', '\t', '\r', '\n', '.', ',', '|', ':', ')', '('];
 
 #[cfg(test)]

@@ -7,12 +7,13 @@
 //!
 //! # Data of CoreDNS's templates
 //! Facts of CoreDNS 1.15.0, plugin `template`:
-//! - The data is `.Zone .Name .Regex .Class .Type .Remote` (text), `.Match` (list of text: the whole match, then
-//!   the groups), `.Group` (text by group name and by number as text), `.Var` (any value by name, from `var`),
-//!   `.Question` and `.Message` (structures of the DNS library; `.Question` has `.Name .Qtype .Qclass`), and the
-//!   method `.Meta "label"`, which gives text, empty where the label is unknown.
-//! - One function is added to Go's own: `parseInt TEXT BASE BITS`, which is Go's `strconv.ParseUint` and so gives
-//!   an unsigned 64-bit number and takes no sign.
+//! - The data is `.Zone .Name .Regex .Class .Type .Remote` (text), `.Match` (list of text: the
+//!   whole match, then the groups), `.Group` (text by group name and by number as text), `.Var`
+//!   (any value by name, from `var`), `.Question` and `.Message` (structures of the DNS library;
+//!   `.Question` has `.Name .Qtype .Qclass`), and the method `.Meta "label"`, which returns text,
+//!   empty for an unknown label.
+//! - One function is added to Go's own: `parseInt TEXT BASE BITS`, which is Go's
+//!   `strconv.ParseUint`: it returns an unsigned 64-bit number and accepts no sign.
 //!
 //! # Supported
 //! Text, trim markers, comments, `.`, `$`, field chains, variables, pipelines, parentheses, strings, characters,
@@ -20,13 +21,14 @@
 //! slice len print printf println eq ne lt le gt ge parseInt`. Output is what Go prints.
 //!
 //! # Differences from Go
-//! - A template that could only fail when rendered fails when parsed, even in parts that Go would
-//!   not reach: unknown field, wrong number of arguments, variable assigned but never declared.
-//! - Refused by name: `define`, `block`, `template`, `call`, `html`, `js`, `urlquery`, numbers that are not
-//!   integers, a variable declared inside parentheses.
+//! - Errors that Go finds when it renders are found when the template is parsed, also in parts that
+//!   Go would not reach: unknown field, wrong number of arguments, variable assigned but never
+//!   declared.
+//! - Rejected, with an error that names it: `define`, `block`, `template`, `call`, `html`, `js`,
+//!   `urlquery`, numbers that are not integers, a variable declared inside parentheses.
 //! - Text is UTF-8: a literal that is not, and a `slice` that cuts a character, are errors.
-//! - A structure cannot be printed or compared, but is printed as an element of a list; nor can the Go type of a list or
-//!   map be printed (`%T`, `%#v`).
+//! - A structure cannot be compared, and is printed only as an element of a list. The Go type of a
+//!   list or map cannot be printed (`%T`, `%#v`).
 //! - `%q` escapes combining marks and unassigned characters alike; Go leaves combining marks.
 //! - Rendering is bounded, see [`MAX_OUTPUT_BYTES`] and [`MAX_STEPS`].
 
@@ -49,7 +51,7 @@ pub use errors::{ParseError, Problem, RenderError};
 pub use schema::Schema;
 pub use value::{Fields, List, ListView, Map, Value};
 
-/// A compiled template. It owns all it needs and may be rendered by many threads at once.
+/// A compiled template. It borrows nothing, and several threads may render it at once.
 ///
 /// ```
 /// use gotemplate::{Fields, Schema, Template, Value};

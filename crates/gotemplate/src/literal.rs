@@ -51,7 +51,7 @@ fn character(text: &str) -> Result<(Kind<'_>, usize), Problem> {
     Ok((Kind::Int(number), end + 1))
 }
 
-/// The position of the closing `quote`. A line break ends the search, escaped or not.
+/// Returns the position of the closing `quote`. A line break ends the search, escaped or not.
 fn closing(text: &str, quote: char) -> Option<usize> {
     let mut escaped = false;
     for (at, character) in text.char_indices().skip(1) {
@@ -71,7 +71,7 @@ enum Unit {
     Byte(u8),
 }
 
-/// One character or escape, and its length in bytes.
+/// Reads one character or escape; returns it with its length in bytes.
 fn unit(text: &str, quote: char) -> Option<(Unit, usize)> {
     let mut characters = text.chars();
     let first = characters.next()?;
@@ -107,7 +107,7 @@ fn digits(text: &str, start: usize, count: usize, base: u32) -> Option<u32> {
         .flatten()
 }
 
-/// Reads an integer; other numbers are recognised and refused.
+/// Reads an integer. Go's other numbers are recognised, and are errors.
 pub(crate) fn number(text: &str) -> Result<(Kind<'_>, usize), Problem> {
     let length = number_length(text);
     let after = text[length..].chars().next();
@@ -134,7 +134,7 @@ pub(crate) fn number(text: &str) -> Result<(Kind<'_>, usize), Problem> {
     Ok((Kind::Int(value), length))
 }
 
-/// The length of what Go scans as a number: too long rather than too short, an invalid number is
+/// Returns the length of the text that Go scans as a number. It may be no valid number, which is
 /// detected later.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
@@ -174,14 +174,14 @@ fn number_length(text: &str) -> usize {
 
 /// Why a text is no unsigned number.
 pub(crate) enum NumberFault {
-    /// It has invalid syntax.
+    /// The syntax is invalid.
     Syntax,
-    /// It exceeds 64 bits.
+    /// The number exceeds 64 bits.
     Range,
 }
 
-/// An unsigned number as Go parses it: in `base` 2 to 36; for `base` 0 by its prefix and with `_`
-/// between digits.
+/// Parses an unsigned number as Go does: in `base` 2 to 36, or for `base` 0 in the base of its
+/// prefix, with `_` allowed between digits.
 pub(crate) fn parse_unsigned(text: &str, base: u32) -> Result<u64, NumberFault> {
     let free = base == 0;
     let (base, digits) = if free { prefixed(text) } else { (base, text) };
@@ -199,7 +199,7 @@ pub(crate) fn parse_unsigned(text: &str, base: u32) -> Result<u64, NumberFault> 
     Ok(number)
 }
 
-/// The base of a number's prefix, and its digits.
+/// Returns the base that a number's prefix selects, and the digits after the prefix.
 fn prefixed(text: &str) -> (u32, &str) {
     let bytes = text.as_bytes();
     match (bytes.first(), bytes.get(1)) {
@@ -220,7 +220,7 @@ fn underscores_separate(text: &str) -> bool {
         .all(|at| at > 0 && digit(bytes.get(at - 1)) && digit(bytes.get(at + 1)))
 }
 
-/// The beginning of a text, for an error.
+/// Returns the beginning of a text, for an error.
 pub(crate) fn excerpt(text: &str) -> String {
     text.chars().take(EXCERPT_CHARACTERS).collect()
 }

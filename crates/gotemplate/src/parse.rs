@@ -37,7 +37,7 @@ struct Parser<'t> {
     next: usize,
     /// The shape of `$`.
     root: &'t Schema,
-    /// The shape of `.` here.
+    /// The shape of `.` at the current place.
     dot: &'t Schema,
     /// The variables in scope; a variable's position is its slot.
     variables: Vec<&'t str>,
@@ -55,7 +55,7 @@ struct Stop {
 }
 
 enum StopKind {
-    /// The text's end.
+    /// The end of the text.
     Text,
     /// `{{end}}`
     End,
@@ -77,7 +77,7 @@ impl Stop {
 }
 
 impl<'t> Parser<'t> {
-    /// Nodes up to the end of their list.
+    /// Parses nodes up to the end of their list.
     fn list(&mut self) -> Result<(Vec<Node>, Stop), ParseError> {
         let mut nodes = Vec::new();
         loop {
@@ -94,7 +94,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The action between `{{`, which began at `open`, and `}}`.
+    /// Parses an action after its `{{`, which is at `open`, up to and with its `}}`.
     fn action(&mut self, open: usize) -> Result<Step, ParseError> {
         let Kind::Keyword(keyword) = self.peek().kind else {
             let (pipe, shape) = self.pipeline("command", &Kind::Close)?;
@@ -141,8 +141,8 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The arms of `if` or `with` after the keyword, up to and with `{{end}}`. Variables of an arm
-    /// stay in scope in the arms after it.
+    /// Parses the arms of `if` or `with` after the keyword, up to and with `{{end}}`. Variables of
+    /// an arm stay in scope in the arms after it.
     fn branches(&mut self, open: usize, keyword: Keyword) -> Result<Branches, ParseError> {
         let mut arms = Vec::new();
         let outside = self.dot;
@@ -164,7 +164,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// A loop after its keyword, up to and with `{{end}}`.
+    /// Parses a loop after its keyword, up to and with `{{end}}`.
     fn range(&mut self, open: usize) -> Result<Range, ParseError> {
         let (pipe, shape) = self.pipeline("range", &Kind::Close)?;
         if matches!(shape, Schema::Fields(_)) {
@@ -180,8 +180,8 @@ impl<'t> Parser<'t> {
         Ok(Range { pipe, body, otherwise })
     }
 
-    /// The part after the last arm of a control action that began at `open`: `{{else}}` with its
-    /// list, or nothing.
+    /// Parses the part after the last arm of a control action that began at `open`: `{{else}}` with
+    /// its list, or nothing.
     fn otherwise(&mut self, open: usize, keyword: Keyword, stop: Stop) -> Result<Vec<Node>, ParseError> {
         let (nodes, last) = match stop.kind {
             StopKind::Else => self.list()?,
@@ -198,7 +198,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Runs `inner` one level deeper, with a scope of its own.
+    /// Runs `inner` one level of nesting deeper, with a new scope for variables.
     fn nested<T>(
         &mut self,
         at: usize,
@@ -229,7 +229,7 @@ impl<'t> Parser<'t> {
         Err(self.unexpected(context))
     }
 
-    /// The error for a next token in the wrong place.
+    /// Returns the error for a next token in the wrong place.
     fn unexpected(&self, context: &'static str) -> ParseError {
         let token = self.peek();
         ParseError {
@@ -238,7 +238,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The next token; after the last one always [`Kind::End`].
+    /// Returns the next token without consuming it; after the last one always [`Kind::End`].
     fn peek(&self) -> &Token<'t> {
         self.peek_at(0)
     }
@@ -256,7 +256,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// A description of a token for errors.
+/// Describes a token for errors.
 fn describe(kind: &Kind<'_>) -> String {
     match kind {
         Kind::Text(_) => "text".to_owned(),

@@ -1,4 +1,4 @@
-//! Go's `fmt.Sprintf`: the directives of a format and which argument each takes.
+//! Go's `fmt.Sprintf`: the directives of a format, and the argument of each.
 
 use crate::bounded_string::Sink;
 use crate::errors::RenderError;
@@ -84,8 +84,8 @@ impl Directives<'_, '_, '_> {
         spec
     }
 
-    /// Reads a width, a number or `*`. `chosen`: whether `[n]` preceded it; returns whether it
-    /// still applies.
+    /// Reads a width, which is a number, or `*` for the next argument. `chosen` is whether `[n]`
+    /// preceded the width; returns whether that `[n]` is still unused.
     fn width(&mut self, out: &mut Sink<'_>, spec: &mut Spec, chosen: bool) -> Result<bool, RenderError> {
         if self.byte() != Some(b'*') {
             spec.width = self.number();
@@ -106,9 +106,10 @@ impl Directives<'_, '_, '_> {
         Ok(false)
     }
 
-    /// Reads a precision, `.` and a number or `*`, as [`width`](Self::width).
+    /// Reads a precision, which is `.` and a number or `*`; `chosen` and the result are those of
+    /// [`width`](Self::width).
     fn precision(&mut self, out: &mut Sink<'_>, spec: &mut Spec, chosen: bool) -> Result<bool, RenderError> {
-        // A dot that ends the format is the verb.
+        // A dot at the end of the format is read as the verb.
         if self.byte() != Some(b'.') || self.at + 1 == self.format.len() {
             return Ok(chosen);
         }
@@ -197,9 +198,9 @@ impl Directives<'_, '_, '_> {
     }
 }
 
-/// Go accepts no larger width or precision from an argument, and reads no digit after a larger
-/// number.
+/// Maximum width or precision from an argument, as in Go. In a format, Go reads no digit after a
+/// number above it.
 const LARGEST: usize = 1_000_000;
 
-/// Maximum number that can be read in this way.
+/// Maximum number in a format: `LARGEST` and one more digit.
 const LARGEST_READ: usize = LARGEST * 10 + 9;

@@ -1,6 +1,6 @@
 //! Go's quoted strings and characters, for `%q`.
 
-/// A string in double quotes; with `ascii` all other characters are escaped.
+/// Returns a string in double quotes; with `ascii`, all characters outside ASCII are escaped.
 pub(crate) fn string(text: &str, ascii: bool) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -11,7 +11,7 @@ pub(crate) fn string(text: &str, ascii: bool) -> String {
     quoted
 }
 
-/// A character in single quotes.
+/// Returns a character in single quotes.
 pub(crate) fn character(character: char, ascii: bool) -> String {
     let mut quoted = String::from("'");
     escape(&mut quoted, character, '\'', ascii);
@@ -28,8 +28,8 @@ pub(crate) fn fits_raw(text: &str) -> bool {
     })
 }
 
-/// Whether Go classifies it as printable: letters, marks, numbers, punctuation, symbols, and the
-/// ASCII blank.
+/// Whether Go classifies the character as printable: letters, marks, numbers, punctuation, symbols,
+/// and the ASCII blank.
 pub(crate) fn is_print(character: char) -> bool {
     match character {
         ' '..='~' => true,

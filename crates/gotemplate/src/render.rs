@@ -8,7 +8,8 @@ use crate::errors::RenderError;
 use crate::value::{Fields, Value, to_int};
 use crate::{MAX_STEPS, format, functions};
 
-/// Renders `body` with `data` and appends to `out`. On an error a part of it may be there.
+/// Renders `body` with `data` and appends to `out`. After an error, `out` may have a part of the
+/// output.
 pub(crate) fn render<'v>(
     body: &'v [Node],
     slots: usize,
@@ -22,7 +23,7 @@ pub(crate) fn render<'v>(
 
 struct Renderer<'v, 'o> {
     data: &'v dyn Fields,
-    /// By slot. The parser ensures that a slot is set before it is read.
+    /// The variables by slot. The parser ensures that a slot is set before it is read.
     variables: Vec<Value<'v>>,
     out: Sink<'o>,
     /// Remaining steps.
@@ -123,7 +124,7 @@ impl<'v> Renderer<'v, '_> {
         if ran { Ok(Flow::Next) } else { self.list(&range.otherwise, dot) }
     }
 
-    /// One iteration of a loop. A number has no index.
+    /// Runs one iteration of a loop. A loop over a number has no index.
     fn turn(
         &mut self,
         range: &'v Range,
@@ -142,7 +143,7 @@ impl<'v> Renderer<'v, '_> {
         self.list(&range.body, &element)
     }
 
-    /// The value of a pipeline, also assigned to its variables.
+    /// Evaluates a pipeline, and assigns the value to the pipeline's variables.
     fn pipe(&mut self, pipe: &'v Pipe, dot: &Value<'v>) -> Result<Value<'v>, RenderError> {
         let value = self.value(&pipe.value, dot)?;
         for slot in &pipe.set {
@@ -222,12 +223,12 @@ impl<'v> Renderer<'v, '_> {
         }
     }
 
-    /// Counts a copy of a value. Only an owned text has more than a few words.
+    /// Counts the steps of a value's copy. Only an owned text is larger than a few machine words.
     fn charge_copy(&mut self, value: &Value<'_>) -> Result<(), RenderError> {
         if matches!(value, Value::Text(Cow::Owned(_))) { self.charge_text(value) } else { Ok(()) }
     }
 
-    /// Counts the reading or copying of a value's text.
+    /// Counts the steps of reading or copying a value's text.
     fn charge_text(&mut self, value: &Value<'_>) -> Result<(), RenderError> {
         let Value::Text(text) = value else { return Ok(()) };
         self.charge(u32::try_from(text.len() / BYTES_PER_STEP).unwrap_or(u32::MAX))
@@ -239,7 +240,7 @@ impl<'v> Renderer<'v, '_> {
     }
 }
 
-/// Iterates over numbers; each becomes a value of its own kind.
+/// Calls `turn` for each number, converted by `value`, until it returns [`Flow::Break`].
 fn count<'v, N>(
     numbers: impl Iterator<Item = N>,
     value: impl Fn(N) -> Value<'v>,
@@ -253,5 +254,5 @@ fn count<'v, N>(
     Ok(())
 }
 
-/// Bytes of text that may be read or copied for one step.
+/// Bytes of text that are read or copied in one step.
 const BYTES_PER_STEP: usize = 64;

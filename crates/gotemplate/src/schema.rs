@@ -10,7 +10,8 @@ pub enum Schema {
     Method,
     /// A list of elements with one shape.
     List(Box<Self>),
-    /// A map from text, with the keys that are valid as fields. `index` may look up any key.
+    /// A map with text as keys. Only the listed keys are valid as fields; `index` may look up any
+    /// key.
     Map {
         /// The valid keys; `None`: any.
         keys: Option<Vec<String>>,
@@ -19,32 +20,32 @@ pub enum Schema {
     },
     /// Text, a number or a boolean.
     Scalar,
-    /// Known only when rendering.
+    /// A value with a shape that is known only when rendering.
     Any,
 }
 
 impl Schema {
-    /// A structure with these fields.
+    /// Creates the shape of a structure with these fields.
     pub fn fields<N: Into<String>>(fields: impl IntoIterator<Item = (N, Self)>) -> Self {
         Self::Fields(fields.into_iter().map(|(name, shape)| (name.into(), shape)).collect())
     }
 
-    /// A list of values of one shape.
+    /// Creates the shape of a list of values of one shape.
     pub fn list(elements: Self) -> Self {
         Self::List(Box::new(elements))
     }
 
-    /// A map with these keys and values of one shape.
+    /// Creates the shape of a map with these keys and values of one shape.
     pub fn map<N: Into<String>>(keys: impl IntoIterator<Item = N>, values: Self) -> Self {
         Self::Map { keys: Some(keys.into_iter().map(Into::into).collect()), values: Box::new(values) }
     }
 
-    /// A map of any keys, with values of one shape.
+    /// Creates the shape of a map of any keys, with values of one shape.
     pub fn open_map(values: Self) -> Self {
         Self::Map { keys: None, values: Box::new(values) }
     }
 
-    /// The shape of the elements of `range` and `index`.
+    /// Returns the shape of the elements in `range` and `index`.
     pub(crate) fn element(&self) -> &Self {
         let element = match self {
             Self::List(element) => element,
@@ -57,8 +58,8 @@ impl Schema {
     }
 }
 
-/// The name of `known` most similar to `name`: at most two edits and fewer than half of the
-/// letters, case ignored.
+/// Returns the name of `known` that is most similar to `name`: at most two edits and fewer than
+/// half of the letters, case ignored.
 pub(crate) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<String> {
     let name = fold(name)?;
     known
@@ -72,7 +73,7 @@ fn fold(name: &str) -> Option<Vec<char>> {
     (name.len() <= LONGEST_COMPARED).then(|| name.to_lowercase().chars().collect())
 }
 
-/// Number of edits between two words; swapping two neighbours counts as one.
+/// Returns the number of edits between two words; swapping two neighbours counts as one.
 fn distance(left: &[char], right: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=right.len()).collect();
@@ -96,7 +97,7 @@ fn distance(left: &[char], right: &[char]) -> usize {
     above[right.len()]
 }
 
-/// Longer names are not compared, in bytes: the cost is quadratic.
+/// Maximum bytes of a name to compare: the cost is quadratic.
 const LONGEST_COMPARED: usize = 64;
 
 #[cfg(test)]

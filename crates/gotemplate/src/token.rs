@@ -4,9 +4,9 @@
 #[derive(Debug)]
 pub(crate) struct Token<'t> {
     pub(crate) kind: Kind<'t>,
-    /// The byte of the text where it starts.
+    /// The byte of the text where the token starts, from 0.
     pub(crate) at: usize,
-    /// Whether blanks precede it, inside its action.
+    /// Whether blanks precede the token inside its action.
     pub(crate) spaced: bool,
 }
 

@@ -6,15 +6,16 @@ use crate::errors::RenderError;
 
 /// A structure borrowed from the caller: the data of a template, or a part of it.
 pub trait Fields {
-    /// The value of the field `name`; `None` if there is no such field.
+    /// Returns the value of the field `name`; `None` if there is no such field.
     fn field(&self, name: &str) -> Option<Value<'_>>;
 
-    /// The fields that Go prints for the structure as an element of a printed list, in order.
+    /// Returns the names of the fields that Go prints, in order, for the structure as an element of
+    /// a printed list.
     fn printed(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// The result of the method `name` for `argument`; `None` if there is no such method.
+    /// Returns the result of the method `name` for `argument`; `None` if there is no such method.
     fn call(&self, name: &str, argument: &str) -> Option<Value<'_>> {
         let _ = (name, argument);
         None
@@ -23,23 +24,23 @@ pub trait Fields {
 
 /// A list borrowed from the caller.
 pub trait List {
-    /// The number of elements.
+    /// Returns the number of elements.
     fn count(&self) -> usize;
 
-    /// The element at `index`, from 0; `None` from [`count`](Self::count) on.
+    /// Returns the element at `index`, from 0; `None` from [`count`](Self::count) on.
     fn get(&self, index: usize) -> Option<Value<'_>>;
 }
 
-/// A map from text borrowed from the caller.
+/// A map with text as keys, borrowed from the caller.
 pub trait Map {
-    /// The value of `key`, if it has one.
+    /// Returns the value of `key`, if it has one.
     fn get(&self, key: &str) -> Option<Value<'_>>;
 
-    /// All keys, in any order.
+    /// Returns all keys, in any order.
     fn keys(&self) -> Vec<&str>;
 
-    /// The value of `index` for a missing key: in Go the zero of the values' type. Empty text for a
-    /// map of text, [`Value::Nil`] for a map of any values.
+    /// Returns the result of `index` for a missing key, which in Go is the zero value of the
+    /// values' type: empty text for a map of text, [`Value::Nil`] for a map of any values.
     fn absent(&self) -> Value<'_>;
 }
 
@@ -62,20 +63,20 @@ pub enum Value<'v> {
     Text(Cow<'v, str>),
     /// Go's slice.
     List(ListView<'v>),
-    /// Go's map from text.
+    /// Go's map with text as keys.
     Map(&'v dyn Map),
     /// A structure, or a pointer to one.
     Fields(&'v dyn Fields),
 }
 
 impl<'v> Value<'v> {
-    /// A whole list.
+    /// Creates the value of a whole list.
     pub fn list(items: &'v dyn List) -> Self {
         let count = items.count();
         Self::List(ListView { items, start: 0, end: count, capacity: count })
     }
 
-    /// The kind of value, in Go's word if it has one.
+    /// Returns the kind of the value, by Go's name if there is one.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Nil => "nil",
@@ -91,7 +92,7 @@ impl<'v> Value<'v> {
         }
     }
 
-    /// Whether it is true for `if`: neither zero, false, nil nor empty.
+    /// Whether the value is true for `if`: not zero, false, nil or empty.
     pub(crate) fn is_true(&self) -> bool {
         match self {
             Self::Nil => false,
@@ -104,7 +105,7 @@ impl<'v> Value<'v> {
         }
     }
 
-    /// Its number, if it is an integer of any kind.
+    /// Returns the number, if the value is an integer of any kind.
     pub(crate) fn integer(&self) -> Option<i128> {
         match self {
             Self::Int(number) => Some(i128::from(*number)),
@@ -117,8 +118,8 @@ impl<'v> Value<'v> {
         }
     }
 
-    /// Follows field names: of structures, or as keys of maps. A missing value has empty fields,
-    /// but a key with a nil value has no fields, as in Go.
+    /// Follows field names, of structures or as keys of maps. As in Go, a field of a missing value
+    /// is nil, but a field of a key's nil value is an error.
     pub(crate) fn follow(self, path: &[Box<str>]) -> Result<Self, RenderError> {
         let mut value = self;
         let mut missing = matches!(value, Self::Nil);
@@ -135,7 +136,7 @@ impl<'v> Value<'v> {
         Ok(value)
     }
 
-    /// The result of the method `name` for `argument`.
+    /// Returns the result of the method `name` for `argument`.
     pub(crate) fn call(&self, name: &str, argument: &Self) -> Result<Self, RenderError> {
         let Self::Text(text) = argument else {
             let function = name.to_owned();
@@ -171,7 +172,7 @@ pub struct ListView<'v> {
     items: &'v dyn List,
     start: usize,
     end: usize,
-    /// Counted from the beginning of the list, not from `start`.
+    /// The end of the largest slice of this view, counted from the beginning of the list.
     capacity: usize,
 }
 
@@ -188,14 +189,14 @@ impl<'v> ListView<'v> {
         (0..self.count()).map(move |index| self.get(index).unwrap_or(Value::Nil))
     }
 
-    /// Maximum number of elements of a slice of it.
+    /// Returns the maximum number of elements of a slice of this view.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity - self.start
     }
 
-    /// The elements from `start` to before `end`, which may be sliced again up to `capacity`; the
-    /// caller has checked that the three are in ascending order and that `capacity` is not above
-    /// [`capacity`](Self::capacity).
+    /// Returns the elements from `start` to before `end`, which may be sliced again up to
+    /// `capacity`; the caller has checked that the three are in ascending order and that `capacity`
+    /// is not above [`capacity`](Self::capacity).
     pub(crate) fn cut(&self, start: usize, end: usize, capacity: usize) -> Self {
         Self {
             items: self.items,
@@ -216,7 +217,7 @@ impl<S: AsRef<str>> List for Vec<S> {
     }
 }
 
-/// A count as Go's `int`.
+/// Converts a count to Go's `int`.
 pub(crate) fn to_int(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,5 @@
-//! Pipelines: variables set, commands, operands, field chains. Resolves names and counts arguments.
+//! Parses pipelines: the variables that they set, commands, operands, field chains. Resolves names
+//! and counts arguments.
 
 use super::Parser;
 use crate::ast::{Expression, Function, Pipe};
@@ -25,7 +26,8 @@ enum Setting<'t> {
 }
 
 impl<'t> Parser<'t> {
-    /// A pipeline up to and with the token `close`: its expression, the variables it sets, and its shape.
+    /// Parses a pipeline up to and with the token `close`; returns its expression, the variables
+    /// that it sets, and the shape of its value.
     pub(super) fn pipeline(
         &mut self,
         context: &'static str,
@@ -37,7 +39,7 @@ impl<'t> Parser<'t> {
         let mut piped: Option<(Expression, &'t Schema)> = None;
         while self.peek().kind != *close {
             let at = self.peek().at;
-            // Each stage is one level: it contains the stage before as its last argument.
+            // Each stage is one level of nesting, since the stage before is its last argument.
             self.deeper(at)?;
             stages += 1;
             let before = piped.take().map(|(value, _)| value);
@@ -56,7 +58,7 @@ impl<'t> Parser<'t> {
         Ok((Pipe { set, value }, shape))
     }
 
-    /// `$x :=`, `$x =`, and in `range` `$i, $x :=`, if present.
+    /// Parses `$x :=`, `$x =`, and in `range` `$i, $x :=`, if present.
     fn setting(&mut self, context: &'static str) -> Result<Setting<'t>, ParseError> {
         let mut names: Vec<(&'t str, usize)> = Vec::new();
         loop {
@@ -108,7 +110,7 @@ impl<'t> Parser<'t> {
             .ok_or_else(|| ParseError { offset: at, problem: Problem::UndefinedVariable(excerpt(name)) })
     }
 
-    /// One stage of a pipeline, with the `|` after it. `piped` is the stage before.
+    /// Parses one stage of a pipeline and the `|` after it. `piped` is the stage before.
     fn command(
         &mut self,
         piped: Option<Expression>,
@@ -135,7 +137,7 @@ impl<'t> Parser<'t> {
         call(first, arguments, &shapes, piped).map_err(|problem| ParseError { offset: at, problem })
     }
 
-    /// A term and the fields that follow it without a blank; `None` without a term.
+    /// Parses a term and the fields that follow without a blank; `None` if there is no term.
     fn operand(&mut self) -> Result<Option<Operand<'t>>, ParseError> {
         let at = self.peek().at;
         let Some(term) = self.term()? else { return Ok(None) };
@@ -163,7 +165,7 @@ impl<'t> Parser<'t> {
         chain(value, shape, &names).map(Some).map_err(|problem| ParseError { offset: at, problem })
     }
 
-    /// A literal, function, `.`, `.name.name`, variable or parenthesised pipeline.
+    /// Parses a literal, function, `.`, `.name.name`, variable or parenthesised pipeline.
     fn term(&mut self) -> Result<Option<Operand<'t>>, ParseError> {
         let at = self.peek().at;
         let literal = |value| Operand::Value { value, shape: &Schema::Scalar, literal: true };
@@ -197,7 +199,7 @@ impl<'t> Parser<'t> {
         Ok(Some(operand))
     }
 
-    /// `.name.name`: fields of the dot.
+    /// Parses `.name.name`, fields of the dot.
     fn fields(&mut self) -> Result<Operand<'t>, ParseError> {
         let at = self.peek().at;
         let mut names = Vec::new();
@@ -258,7 +260,8 @@ fn chain<'t>(base: Expression, shape: &'t Schema, names: &[&'t str]) -> Result<O
     })
 }
 
-/// An operand as an argument: a function or method in this place is called without arguments.
+/// Returns an operand as an argument. A function or method among the arguments is called without
+/// arguments.
 fn called(operand: Operand<'_>, at: usize) -> Result<(Expression, &Schema), ParseError> {
     let called = match operand {
         Operand::Value { value, shape, .. } => Ok((value, shape)),
@@ -329,7 +332,7 @@ fn function(name: &str) -> Result<Function, Problem> {
     Err(Problem::UnknownFunction { name: excerpt(name), nearest })
 }
 
-/// A description of a value for errors.
+/// Describes a value for errors.
 fn noun(value: &Expression) -> String {
     match value {
         Expression::Nil => "nil".to_owned(),
@@ -348,5 +351,6 @@ fn noun(value: &Expression) -> String {
 
 const PARENTHESES: &str = "parentheses";
 
-/// Refused functions of Go: three escape for the web, `call` needs functions in the data.
+/// Functions of Go that are not supported: three escape text for the web, and `call` calls
+/// functions in the data.
 const UNSUPPORTED: [&str; 4] = ["call", "html", "js", "urlquery"];

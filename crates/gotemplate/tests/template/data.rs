@@ -2,7 +2,7 @@
 
 use gotemplate::{Fields, List, Map, ParseError, RenderError, Schema, Template, Value};
 
-/// Renders `text` with the data below.
+/// Renders `text` with [`Data`].
 pub(crate) fn render(text: &str) -> Result<String, Failure> {
     let template = Template::parse(text, &schema()).map_err(Failure::Parse)?;
     let mut out = String::new();
