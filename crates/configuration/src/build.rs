@@ -1,4 +1,4 @@
-//! [`Configuration::build`].
+//! Builds a [`Configuration`] from a [`Spec`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -36,18 +36,19 @@ use crate::forward_loops;
 use crate::reload_state::PersistentState;
 use crate::tls;
 
-/// Looks up the addresses of an interface name in `bind`; their ports are 0.
+/// A function that returns the addresses of an interface that `bind` names, with port 0.
 pub type AddressesOf<'a> = &'a dyn Fn(&str) -> std::result::Result<Vec<SocketAddr>, node::NodeError>;
 
 impl Configuration {
-    /// Builds the configuration of a Corefile; the serving one is not touched.
+    /// Builds the configuration of a Corefile; the serving configuration is not changed.
     ///
     /// # Errors
-    /// A part that cannot be served, at its word in the Corefile.
+    /// The first part that cannot be served, with the location of its word in the Corefile.
     pub fn build(spec: &Spec, shared: &PersistentState, addresses_of: AddressesOf<'_>) -> Result<Self> {
         let plan = planned_zones(spec, addresses_of)?;
         kubernetes::keep_snapshots_apart(spec)?;
-        // Hostname lookups of upstreams use plain DNS, so that only plain endpoints could be this server.
+        // Host names among upstreams are looked up over plain DNS, so a lookup could reach this
+        // server only at a plain endpoint.
         let plain = |planned: &&Planned| planned.endpoint.transport == Transport::Dns;
         let ours: Vec<SocketAddr> =
             plan.values().flatten().filter(plain).map(|planned| planned.endpoint.address).collect();
@@ -198,7 +199,8 @@ fn build_block(
         threads: shared.writers,
         hooks: Hooks::default(),
     };
-    // Envelopes are built first: sources and steps read `context.envelope` and `context.lent` when they are built.
+    // Hooks are built first, since sources and steps read `context.envelope` and `context.lent`
+    // when they are built.
     for envelope in spec.plugins.iter().filter_map(|(_, role)| role.hooks()) {
         envelope.build(&mut context);
     }
@@ -219,7 +221,7 @@ fn build_block(
 /// Builds the steps and sources of a block.
 ///
 /// # Errors
-/// Names in the Corefile that the machine does not have, at their word.
+/// A name in the Corefile that the machine does not have, with the location of its word.
 fn pipeline(
     spec: &BlockSpec,
     shared: &PersistentState,
@@ -248,7 +250,7 @@ fn pipeline(
 /// Builds `forward` and the cache around it; a block without `forward` has neither.
 ///
 /// # Errors
-/// Upstreams that cannot be used, at their word.
+/// An upstream that cannot be used, with the location of its word.
 fn forwarding(
     spec: &BlockSpec,
     shared: &PersistentState,
@@ -270,7 +272,8 @@ fn forwarding(
     Ok(Some(Forwarding { cache, chain, cache_source, forward_source }))
 }
 
-/// The identity of a block's cache over reloads: its zones and endpoints.
+/// Returns the key by which a block's cache is found again after a reload: the block's zones and
+/// endpoints.
 fn identity(spec: &BlockSpec, endpoints: &[Endpoint]) -> String {
     use std::fmt::Write as _;
     let mut identity = String::new();
@@ -310,7 +313,8 @@ fn endpoint_plan(
     Ok(EndpointPlan { served, timeouts, tls })
 }
 
-/// The value of the metric label `zones`: those of a `cache`, without values of environment variables.
+/// Returns the value of the metric label `zones`: the zones of a `cache`, without values of
+/// environment variables.
 pub fn zones_label(cache: &CacheSpec, zones: &[Name]) -> String {
     let text = || zones.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     cache.shown_zones.clone().unwrap_or_else(text)

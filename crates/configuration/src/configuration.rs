@@ -37,24 +37,24 @@ pub struct Configuration {
     pub asks_ready_again: bool,
     /// Hosts files with refreshed names.
     pub keep: Vec<refresh::RefreshPlan>,
-    /// Source ports of queries to upstreams; read with each configuration.
+    /// Source ports of queries to upstreams; read again for each configuration.
     pub source_ports: SourcePorts,
 }
 
-/// Where /health, /ready and /metrics are served.
+/// The addresses at which /health, /ready and /metrics are served.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AdminPlan {
-    /// `health`.
+    /// Addresses of `health`.
     pub health: Vec<AdminAddress>,
-    /// `ready`.
+    /// Addresses of `ready`.
     pub ready: Vec<AdminAddress>,
-    /// `prometheus`.
+    /// Addresses of `prometheus`.
     pub metrics: Vec<AdminAddress>,
 }
 
-/// One endpoint.
+/// The zones and settings of one endpoint.
 pub struct EndpointPlan {
-    /// Its zones.
+    /// The endpoint's zones, and the counters of queries that are within none of them.
     pub served: ServedEndpoint,
     /// TCP limits; the first block that has `timeouts` decides for its address.
     pub timeouts: TimeoutsSpec,
@@ -67,7 +67,7 @@ impl Configuration {
     pub fn look_at_files(&self, shared: &PersistentState, now: Instant, logger: &Logger) {
         shared.hosts.kept.prepare(&self.keep, &shared.environment, now);
         let tables = shared.hosts.all();
-        // All reads run at once, so that files that hang share one timeout.
+        // All files are read concurrently, so that files that hang share one timeout.
         for table in &tables {
             table.glance(now, logger);
         }
@@ -77,14 +77,15 @@ impl Configuration {
         }
     }
 
-    /// The lines that CoreDNS prints at start: `ZONE:PORT` and, where bound, ` on ADDRESS`.
+    /// Returns the lines that CoreDNS prints at start: `ZONE:PORT`, followed by ` on ADDRESS` for a
+    /// specific address.
     pub fn banner(&self) -> Vec<String> {
         let mut lines: Vec<(String, String)> = self
             .zones
             .iter()
             .map(|zone| {
                 let Endpoint { transport, address } = zone.endpoint;
-                // CoreDNS names no transport where it is plain DNS.
+                // CoreDNS prints no scheme for plain DNS.
                 let scheme = match transport {
                     Transport::Dns => "",
                     Transport::Tls => "tls://",
@@ -96,7 +97,7 @@ impl Configuration {
                 (zone.endpoint.address_text(), line)
             })
             .collect();
-        // CoreDNS sorts the zones of each address, and the addresses not at all.
+        // CoreDNS sorts the zones of each address, but not the addresses.
         lines.sort();
         lines.dedup();
         lines.into_iter().map(|(_, line)| line).collect()

@@ -9,7 +9,7 @@ use wire::{Class, Flags, Name, Query, RType};
 use crate::{Configuration, EndpointPlan};
 use plugin::middleware::{EffectiveQuery, question};
 
-/// `explain NAME [TYPE] [@ADDRESS]`.
+/// The arguments of `explain NAME [TYPE] [@ADDRESS]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explain {
     /// The query name.
@@ -18,14 +18,14 @@ pub struct Explain {
     pub rtype: RType,
     /// The listen address; default all.
     pub address: Option<IpAddr>,
-    /// Its port; default all.
+    /// The listen port; default all.
     pub port: Option<u16>,
 }
 
 /// Returns one line for each listen address that is selected.
 ///
 /// # Errors
-/// Nothing listens there.
+/// No listen address is selected.
 pub fn explain(configuration: &Configuration, request: &Explain) -> Result<String, String> {
     let question = question(&request.name, request.rtype, Class::IN);
     let query = Query {
@@ -63,8 +63,8 @@ pub fn explain(configuration: &Configuration, request: &Explain) -> Result<Strin
     }
 }
 
-/// Whether a packet to `wanted` is received at that listen address: it is equal, or it is the wildcard of the family and no
-/// endpoint has exactly `wanted`.
+/// Whether a packet to `wanted` is received at the listen address `address`: the two are equal, or
+/// `address` is the wildcard of the family and no endpoint of that port has exactly `wanted`.
 fn reaches(wanted: IpAddr, address: SocketAddr, bound: &BTreeSet<SocketAddr>) -> bool {
     let has_own = || bound.iter().any(|own| own.ip() == wanted && own.port() == address.port());
     wanted == address.ip()

@@ -27,7 +27,8 @@ use query::ServedZone;
 
 /// Removes looping upstreams from every `forward` of a new configuration, with a warning for each.
 ///
-/// `all_known`: host names among upstreams have been looked up. Otherwise one of them may remain as an upstream.
+/// `all_known` is whether the host names among upstreams have been looked up. If not, a host name
+/// may stand for an upstream that remains.
 ///
 /// # Errors
 /// [`SetupError::Circle`] if no upstream of a `forward` would remain, at the word of the upstream, or of the file or host name
@@ -119,11 +120,12 @@ impl Checked<'_> {
     }
 }
 
-/// Returns every `forward` with the upstreams to remove so that no query returns. `changed` is a stanza with the upstreams to
-/// assume for it.
+/// Returns every `forward` with the upstreams to remove so that no query loops. `changed` is a
+/// stanza with the upstreams to assume for it.
 ///
-/// Removing one link breaks a longer loop: the first, in file order, of a `forward` with other
-/// upstreams. If each `forward` of the loop has a single upstream, all of them are removed.
+/// A loop through several `forward`s is broken by the removal of one upstream: the first, in file
+/// order, of a `forward` that has other upstreams. If each `forward` of the loop has a single
+/// upstream, all of these are removed.
 fn check<'h>(
     configuration: &'h Configuration,
     changed: Option<(&Stanza, &[Arc<Upstream>])>,
@@ -163,8 +165,8 @@ fn check<'h>(
     all
 }
 
-/// The search for loops, with its memo: its cost grows with blocks plus upstreams, not with their product, while upstreams are
-/// on other machines.
+/// The search for loops, with memoised results. As long as upstreams are on other machines, the
+/// cost grows with the sum of blocks and upstreams, not with their product.
 struct Search<'h> {
     endpoints: &'h BTreeMap<Endpoint, EndpointPlan>,
     /// The endpoints and zones of each block.
@@ -204,7 +206,8 @@ impl<'h> Search<'h> {
         }
         let homes = self.homes.get(&block).cloned().unwrap_or_default();
         homes.into_iter().any(|home| {
-            // The names that are in both; there is none unless one is within the other.
+            // The names within both `from` and the zone: there are none unless one of the two is
+            // within the other.
             let Some(name) = deeper(&home.1.zone, from) else { return false };
             self.reaches(home, name, upstream)
         })
@@ -226,7 +229,7 @@ impl<'h> Search<'h> {
             let stanzas = forwarding.chain.stanzas().iter().enumerate();
             for (nth, stanza) in stanzas.filter(|(_, stanza)| stanza.matches(name)) {
                 next.extend(self.upstreams.get(&(zone.block.index, nth)).into_iter().flatten());
-                // With `next`, the next `forward` gets queries of this one, too.
+                // With `next`, queries of this `forward` may go on to the next matching one.
                 if stanza.spec().next.is_empty() && !stanza.spec().next_on_nodata {
                     break;
                 }
@@ -235,7 +238,8 @@ impl<'h> Search<'h> {
         false
     }
 
-    /// The listener that receives packets to an address: that of the exact address, else a wildcard, that of its family first.
+    /// Returns the listener that receives packets to an address: the one with the exact address,
+    /// else the wildcard of the address's family, else the other wildcard.
     fn plan_at(&mut self, endpoint: Endpoint) -> Option<(Endpoint, &'h EndpointPlan)> {
         if let Some(known) = self.listeners.get(&endpoint) {
             return *known;
@@ -243,7 +247,8 @@ impl<'h> Search<'h> {
         let Endpoint { transport, address: at } = endpoint;
         let on = |ip: IpAddr| Endpoint { transport, address: SocketAddr::new(ip, at.port()) };
         let wildcard = |ip: IpAddr| self.endpoints.get_key_value(&on(ip));
-        // An IPv6 endpoint may have a scope that the upstream lacks; the map keeps those of one address and port together.
+        // An IPv6 endpoint may have a scope that the upstream lacks; the sorted map keeps the
+        // endpoints of one address and port together.
         let own = self.endpoints.range(on(at.ip())..).next();
         let exact = self.endpoints.get_key_value(&endpoint);
         let same = |own: &Endpoint| (own.address.ip(), own.address.port()) == (at.ip(), at.port());
@@ -265,12 +270,12 @@ impl<'h> Search<'h> {
     }
 }
 
-/// The endpoint of an upstream.
+/// Returns the endpoint of an upstream.
 fn endpoint(upstream: &Upstream) -> Endpoint {
     Endpoint::of_upstream(upstream.address(), upstream.tls().is_some())
 }
 
-/// Returns the name that is within the other.
+/// Returns the name that is within the other, if one is.
 fn deeper<'n>(one: &'n Name, other: &'n Name) -> Option<&'n Name> {
     match (one.is_within(other), other.is_within(one)) {
         (true, _) => Some(one),
@@ -279,7 +284,7 @@ fn deeper<'n>(one: &'n Name, other: &'n Name) -> Option<&'n Name> {
     }
 }
 
-/// The word of the Corefile that the upstream is from.
+/// Returns the location of the word in the Corefile that an upstream is from.
 fn place(forward: &ForwardSpec, upstream: Endpoint) -> &Location {
     let written = forward.targets.iter().find(
         |(target, _)| matches!(target, ForwardTarget::Address { address, .. } if *address == upstream.address),
@@ -293,7 +298,7 @@ fn place(forward: &ForwardSpec, upstream: Endpoint) -> &Location {
 mod tests {
     use scene::Scene;
 
-    /// Builds a configuration: the error, or the warnings and the upstreams of each block.
+    /// Builds a configuration; returns the warnings and the upstreams of each block, or the error.
     fn built(text: &str) -> Result<(String, Vec<String>), String> {
         let scene = Scene::build(text)?;
         let asked = scene.configuration.blocks.iter().map(|block| {
@@ -330,7 +335,7 @@ mod tests {
         let itself = ".:54 {\nforward . 127.0.0.1:54 [::1]:54 192.0.2.53\n}\n".to_owned();
         let both = left_out("2:11", "127.0.0.1:54") + &left_out("2:24", "[::1]:54");
         for (text, warned, asked) in [
-            // Directly.
+            // An upstream is the block's own endpoint.
             (block(".", "forward . 192.0.2.53 127.0.0.1"), left_out("3:22", "127.0.0.1:53"), "192.0.2.53:53"),
             (itself, both, "192.0.2.53:53"),
             (block(".", "forward . 127.0.0.1:54 127.0.0.2"), String::new(), "127.0.0.1:54 127.0.0.2:53"),
@@ -353,7 +358,7 @@ mod tests {
                 left_out("3:26", "127.0.0.1:5302"),
                 "127.0.0.1:5301",
             ),
-            // Only names below a.example are forwarded on, and end at another block.
+            // Only queries below a.example are forwarded further, and another block answers them.
             (
                 chain("forward a.example 127.0.0.1") + &block("a.example", "whoami"),
                 String::new(),
@@ -386,7 +391,7 @@ mod tests {
                 block(".", "forward . 127.0.0.1:5302") + &block(".:5302", "forward . 127.0.0.1"),
                 refused("3:11", "127.0.0.1:5302"),
             ),
-            // Only names below a.example are forwarded on, and return as such.
+            // Only queries below a.example are forwarded further, and they return.
             (chain("forward a.example 127.0.0.1"), refused("11:19", "127.0.0.1:53")),
             // Another zone of the same endpoint: no loop.
             (

@@ -23,7 +23,7 @@ pub struct PersistentState {
     pub upstreams: forwarder::Registry,
     /// Metrics of `forward`.
     pub forward: Arc<forwarder::StanzaMetrics>,
-    /// The network's DNS servers, where 168.63.129.16 stands for them among upstreams.
+    /// The DNS servers of the node's network, if 168.63.129.16 stands for them among upstreams.
     pub node_upstreams: Option<Arc<node::Upstreams>>,
     /// Watched files of upstreams.
     pub followed: forward::Followed,
@@ -41,18 +41,19 @@ pub struct PersistentState {
     pub probe: Name,
     /// The runtime of name lookups.
     pub handle: Handle,
-    /// Whether host names among upstreams are looked up: not where the configuration is only checked.
+    /// Whether host names among upstreams are looked up; false if the configuration is only
+    /// checked.
     pub resolve_names: bool,
     /// The process's log.
     pub logger: Logger,
     /// The number of the next block.
     pub next_block: AtomicU64,
-    /// The number of threads with counters: every worker and, last, the stream side.
+    /// The number of threads with counters: every worker and, last, the stream runtime.
     pub writers: usize,
 }
 
 impl PersistentState {
-    /// The context that `forward` is built with.
+    /// Returns the context that `forward` is built with.
     pub fn forward(&self) -> forward::ForwardContext<'_> {
         forward::ForwardContext {
             upstreams: &self.upstreams,
@@ -67,7 +68,7 @@ impl PersistentState {
 }
 
 impl PersistentState {
-    /// The state of a new process, and the receiver of upstreams' probe requests.
+    /// Creates the state of a new process, and the receiver of upstreams' probe requests.
     pub fn new(
         cache_bytes: usize,
         writers: usize,
@@ -100,10 +101,10 @@ impl PersistentState {
     }
 }
 
-/// A random name that no other process can guess: a query for it in class CH is answered first, and is neither counted, logged
-/// nor forwarded.
+/// Returns a random name that no other process can guess. A query for it in class CH is answered
+/// before all other steps, and is not counted, logged or forwarded.
 fn probe_name() -> Name {
     let secret: [u64; 2] = rand::rng().random();
-    // Letters, digits and dots: it is always a name.
+    // The text consists of letters, digits and dots, and is always a valid name.
     Name::from_text(&format!("{:016x}.{:016x}.probe.localdns.", secret[0], secret[1])).unwrap_or(Name::ROOT)
 }

@@ -26,7 +26,7 @@ pub(crate) fn certificates(spec: &Spec, shared: &PersistentState) -> Result<Hash
     spec.blocks.iter().enumerate().filter_map(read).collect()
 }
 
-/// The TLS configuration of a listener: `tls` of all its blocks must be equal.
+/// Returns the TLS configuration of a listener; the `tls` of all its blocks must be equal.
 pub(crate) fn of_listener(
     zones: &[Arc<ServedZone>],
     spec: &Spec,

@@ -272,7 +272,7 @@ fn explain_step_that_answers() {
     }
 }
 
-/// Explain and the pipeline must not drift apart.
+/// `explain` names the plugin that answers in the pipeline.
 #[test]
 fn explain_agrees_with_answers() {
     let scene = Scene::new(COREFILE);
