@@ -49,7 +49,7 @@ fn expected_pairs(text: &[u8]) -> usize {
 pub(crate) struct Builder<'o> {
     options: &'o Options,
     max_pairs: usize,
-    /// Hashes pairs.
+    /// The hasher of pairs.
     hasher: RandomState,
     /// The concatenated wire forms of all names.
     octets: Vec<u8>,
@@ -92,7 +92,7 @@ struct Pair {
 struct Set {
     count: u16,
     octets: u16,
-    /// A record did not fit.
+    /// Whether a record did not fit.
     cut: bool,
     /// Offset of the next record in the arena.
     at: u32,

@@ -8,7 +8,7 @@ use crate::diagnostics::{LineError, MAX_FIELD};
 
 /// Returns the fields of a line without its comment. A `#` starts a comment inside a field, too.
 pub fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    // Nearly all bytes are letters and digits, which are greater than all of these.
+    // Nearly all bytes are letters and digits, for which the first comparison suffices.
     let ends = |byte: &u8| *byte <= b'#' && matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | b'\r' | b'#');
     let mut rest = line;
     std::iter::from_fn(move || {
@@ -46,7 +46,7 @@ pub fn name(field: &[u8]) -> Result<Name, LineError> {
     Ok(name)
 }
 
-/// [`name`], reusing the buffer of another name.
+/// Parses a name as [`name`] does, into the buffer of another name.
 #[inline]
 pub(crate) fn name_into(name: &mut Name, field: &[u8]) -> Result<(), LineError> {
     if field.len() > MAX_FIELD {

@@ -32,9 +32,9 @@ pub enum Found<'t> {
     NoData,
     /// The name has records of this type.
     Ready {
-        /// The encoded records: each owner is a pointer to the question at octet 12, the class IN,
-        /// the TTL set. At most 65,253 octets, so that header, the longest question and a plain OPT
-        /// fit into the message, too.
+        /// The encoded records: each owner is a pointer to the question at byte 12, the class is
+        /// IN, the TTL is set. At most 65,253 bytes, so that header, the longest question and a
+        /// plain OPT fit into the message, too.
         body: &'t [u8],
         /// Number of records.
         count: u16,
@@ -261,7 +261,8 @@ mod tests {
             ("x.example", RType::TXT, "nodata"),
             ("*.example", RType::A, "192.0.2.1"),
             ("a.example", RType::A, "192.0.2.2"),
-            // CoreDNS decides by address family.
+            // As in CoreDNS, the wildcard is used for a family in which the name itself has no
+            // address.
             ("a.example", RType::AAAA, "2001:db8::1"),
             ("x.sub.example", RType::A, "192.0.2.2"),
             ("x.sub.example", RType::AAAA, "nodata"),

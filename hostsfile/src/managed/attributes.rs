@@ -12,7 +12,7 @@ use rustix::io::Errno;
 /// Copies the attributes of `from` to `to`.
 ///
 /// # Errors
-/// If the system refuses one; `to` may then have some of them.
+/// The system refuses an attribute; `to` may then have some of the attributes.
 pub(super) fn copy(from: &File, to: &File) -> io::Result<()> {
     let (want, have) = (from.metadata()?, to.metadata()?);
     if (want.uid(), want.gid()) != (have.uid(), have.gid()) {
@@ -30,8 +30,8 @@ pub(super) fn copy(from: &File, to: &File) -> io::Result<()> {
             fsetxattr(to, name.as_slice(), &value, XattrFlags::empty())?;
         }
     }
-    // Last, since fchown clears bits of the mode. With an ACL the group bits are its mask, in the
-    // source as well.
+    // The mode is set last, since fchown clears bits of it. With an ACL, the group bits of the mode
+    // are the ACL's mask, in both files.
     to.set_permissions(want.permissions())
 }
 

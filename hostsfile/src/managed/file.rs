@@ -44,8 +44,8 @@ impl HostsFile {
         &self.path
     }
 
-    /// Replaces the managed lines with the entries that `choose` returns. It is called again if the
-    /// file has changed since it was read; the last result is written.
+    /// Replaces the managed lines with the entries that `choose` returns. `choose` is called again
+    /// if the file has changed since it was read; the last result is written.
     ///
     /// The new file is written in the same directory and renamed, under the same lock as
     /// [`files::atomic_write`]. If that is impossible (directory not writable, bind mount, several
@@ -101,7 +101,7 @@ fn replace(target: &Path, next: &mut dyn FnMut(&[u8]) -> Option<Vec<u8>>) -> Res
     };
     let (file, found, old) = read(target)?;
     let Some(new) = next(&old) else { return Ok(Replaced::Done(UpdateOutcome::Unchanged)) };
-    // Another hard link would keep the old content.
+    // After a rename, the other hard links would keep the old content.
     if found.nlink() > 1 {
         return Ok(Replaced::Impossible);
     }
@@ -121,7 +121,7 @@ fn replace(target: &Path, next: &mut dyn FnMut(&[u8]) -> Option<Vec<u8>>) -> Res
     }
 }
 
-/// Whether the directory or mount does not allow a rename, now and later.
+/// Whether the error means that the directory or mount does not allow a rename, now and later.
 fn prevents_renaming(error: &WriteError) -> bool {
     use io::ErrorKind::{CrossesDevices, PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
     let WriteError::Io { step: WriteStep::Open | WriteStep::Replace, source, .. } = error else {
@@ -137,7 +137,7 @@ fn in_place(
     let file = OpenOptions::new().read(true).write(true).open(target).map_err(WriteStep::Open.at(target))?;
     lock(&file, target)?;
     let (_, found, old) = read(target)?;
-    // Another program may have replaced the file while we waited for the lock.
+    // Another program may have replaced the file during the wait for the lock.
     let locked = file.metadata().map_err(WriteStep::Read.at(target))?;
     if (locked.dev(), locked.ino()) != (found.dev(), found.ino()) {
         return Err(WriteError::Changing(target.to_owned()));
@@ -166,7 +166,7 @@ fn rewrite(file: &File, old: &[u8], new: &[u8]) -> Result<(), (WriteStep, io::Er
         };
         if let Err(error) = done {
             if !begun {
-                // Only bytes past the end have been written.
+                // Only bytes past the old end have been written.
                 drop(file.set_len(old.len() as u64));
             }
             return Err((step, error));
@@ -213,8 +213,8 @@ fn read(path: &Path) -> Result<(File, Metadata, Vec<u8>), WriteError> {
         .map_err(|error| WriteStep::Read.at(path)(error.into()))?
 }
 
-/// Attempts, if other programs change the file.
+/// Maximum attempts to write while other programs change the file.
 const TRIES: usize = 5;
-/// Attempts to lock, 2 s in all, as for the lock file.
+/// Maximum attempts to lock, 2 s in total, as for the lock file.
 const LOCK_TRIES: usize = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);

@@ -41,7 +41,8 @@ pub(super) fn plan(old: &[u8], new: &[u8], spare: bool) -> Vec<Change> {
         // One comment in place of all old lines.
         let end = spare.unwrap_or(old.len());
         let mut comment = vec![b'#'; end - from];
-        // Within the new lines no other line may begin.
+        // A comment that ends within the new lines has no newline, since no other line may begin
+        // there.
         if end >= new.len() {
             comment.pop();
             comment.push(b'\n');
@@ -124,8 +125,8 @@ mod tests {
         text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).collect()
     }
 
-    /// Whether every line is one of the two texts, or a comment; a last line without newline may be
-    /// followed by one.
+    /// Whether every line is a line of one of the two texts, or a comment; a comment may directly
+    /// follow a last line without newline.
     fn is_whole(found: &[u8], texts: [&[u8]; 2]) -> bool {
         let known: Vec<&[u8]> = texts.into_iter().flat_map(lines).collect();
         let rests: Vec<&[u8]> =

@@ -26,7 +26,7 @@ fn replacement_keeps_attributes() {
     assert_ne!(before.ino(), after.ino());
     assert_eq!((before.mode(), before.uid(), before.gid()), (after.mode(), after.uid(), after.gid()));
     assert!(!root || after.uid() == 4242);
-    // Only attributes that the file system and our privileges allow.
+    // Only attributes that the file system and the test's privileges allow.
     for (set, name, want) in [
         (acl, "system.posix_acl_access", ACL),
         (user, "user.note", &b"kept"[..]),
@@ -109,7 +109,7 @@ fn keeps_concurrent_changes() {
     let written = HostsFile::new(&path, marker()).update(|_| {
         calls += 1;
         if calls == 2 {
-            // Between read and rename.
+            // The file changes between read and rename.
             fs::write(&path, format!("{OTHERS}192.0.2.7 late\n")).unwrap();
         }
         vec![entry("10.96.0.1")]

@@ -43,7 +43,7 @@ pub struct ManagedLine {
 }
 
 impl ManagedLine {
-    /// Parses a managed line; `None` if its format is not the written one.
+    /// Parses a managed line; `None` if it is not in the format that `Display` writes.
     fn read(content: &[u8]) -> Option<Self> {
         let mut fields = parse::fields(content).map(|field| str::from_utf8(field).ok());
         let mut next = || fields.next().flatten();
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// Lines that a hosts file may have: managed ones, similar ones, and arbitrary bytes.
+    /// Generates lines that a hosts file may have: managed ones, similar ones, and arbitrary bytes.
     fn line() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             vec(any::<u8>(), 0..12),
@@ -290,7 +290,7 @@ mod tests {
         vec(entry, least..6)
     }
 
-    /// The lines that are not managed, by a second implementation.
+    /// Returns the lines that are not managed, by an independent implementation.
     fn other_lines(text: &[u8]) -> Vec<u8> {
         let ours = |line: &&[u8]| {
             let line = String::from_utf8_lossy(line);
