@@ -28,7 +28,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The page of a command and of its subcommands, named as git names them: localdns-node-run.8.
+/// Writes the man page of a command and those of its subcommands, named as git names its pages:
+/// localdns-node-run.8.
 fn manuals(command: &Command, name: &str, directory: &Path) -> io::Result<()> {
     let mut file = File::create(directory.join(format!("{name}.8")))?;
     let page = Man::new(command.clone()).title(name.to_uppercase()).section("8").manual("localdns");
@@ -63,7 +64,7 @@ fn section(title: &str, rows: &[(&str, &str)]) -> Roff {
     roff
 }
 
-/// Sections that the command line does not have.
+/// Sections of the man page that cannot be generated from the command line.
 const SECTIONS: &[(&str, &[(&str, &str)])] = &[
     (
         "FLAGS AS IN GO",

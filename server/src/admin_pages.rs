@@ -14,7 +14,8 @@ use configuration::AdminPlan;
 use listen::ServerState;
 use node_run::exporter;
 
-/// The pages of a configuration and of the command line: all addresses, and the exporter.
+/// Returns the pages to serve: those of a configuration, and from the command line one more address
+/// of metrics and the exporter.
 pub(crate) fn plan(
     admin: &AdminPlan,
     (more_metrics, exporter): (Option<AdminAddress>, Option<AdminAddress>),
@@ -61,8 +62,8 @@ pub(crate) fn admin_server(
     admin
 }
 
-/// The plugins that are not ready. Once all were ready they count as such until another
-/// configuration serves, unless a block has `monitor continuously`.
+/// Returns a function that lists the plugins that are not ready. Once all were ready it returns
+/// none until another configuration serves, unless a block has `monitor continuously`.
 fn not_ready(running: &Arc<ServerState>) -> impl Fn() -> Vec<Cow<'static, str>> + Send + Sync + use<> {
     let (running, was_ready) = (Arc::downgrade(running), Mutex::new(Weak::new()));
     move || {

@@ -18,13 +18,14 @@ pub(crate) struct Background {
     busy: bool,
     /// The signal of the reload in progress, if any.
     pub(crate) signal: Option<&'static str>,
-    /// The signal of a reload that is requested during another.
+    /// The signal of a reload that was requested during another reload.
     pub(crate) again: Option<&'static str>,
     /// The result of the last check.
     pub(crate) last_seen: String,
-    /// The time of the next check, and the `reload` settings for it; other events do not delay it.
+    /// The time of the next check, and the `reload` settings that it follows from. Other events do
+    /// not delay the check.
     pub(crate) next_look: Option<(ReloadSpec, Instant)>,
-    /// Whether checks run without `reload` in the Corefile, or more often than it.
+    /// Whether the Corefile is checked at least as often as `ALWAYS`, even without `reload`.
     always: bool,
 }
 
@@ -70,7 +71,7 @@ impl Background {
         }
     }
 
-    /// Delays a reload during a handover.
+    /// Postpones a reload until the end of a handover.
     pub(crate) fn defer(&mut self, signal: Option<&'static str>) {
         self.again = signal.or(self.again);
         self.last_seen.clear();
@@ -133,7 +134,7 @@ const ALWAYS: ReloadSpec = ReloadSpec { interval: Duration::from_secs(10), jitte
 mod tests {
     use super::*;
 
-    /// Of `reload`'s and of `-reloadwithsignal`'s.
+    /// Of the intervals of `reload` and `-reloadwithsignal`, the shorter one applies.
     #[test]
     fn more_frequent_check_wins() {
         let of = |seconds| {

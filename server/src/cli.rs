@@ -1,4 +1,4 @@
-//! The command line: CoreDNS's flags, parsed as Go parses them, and our subcommands.
+//! The command line: CoreDNS's flags, parsed as Go parses them, and the subcommands of localdns.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ mod node_cache;
 /// A parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
-    /// Print this and exit with 0: help, version, plugins.
+    /// Print the text and exit with 0: help, version, plugins.
     Print(String),
     /// Serve.
     Serve(Flags),
@@ -32,7 +32,7 @@ pub enum Invocation {
     Explain(Flags, Box<Explain>),
     /// Maintain services in the node's hosts file.
     NodeResolver(Box<Request>),
-    /// Serve with failover, or run one of its commands.
+    /// Run a command of `localdns node`.
     Node(NodeCommand, Flags, NodeSettings),
     /// Remove the addresses and rules that `node run` and `node up` added.
     NodeDown,
@@ -42,18 +42,18 @@ pub enum Invocation {
     NodeStopped,
     /// Refresh a hosts file once.
     Refresh(Flags, Once),
-    /// Print a running server's status, from this socket or address, else from the default ones.
+    /// Print a running server's status, from this socket or address, else from the default places.
     Status(Flags, Option<PathBuf>),
 }
 
-/// `node COMMAND`.
+/// A command of `localdns node` that reads a Corefile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeCommand {
-    /// Serve.
+    /// Serve with failover.
     Run,
     /// Add addresses and rules.
     Up,
-    /// Show their status; true: as JSON.
+    /// Show the status of addresses and rules; as JSON if true.
     Status(bool),
 }
 
@@ -76,9 +76,9 @@ pub struct Flags {
     pub status: Option<PathBuf>,
     /// `-handover`: the unix socket for handovers, to the next process or from the previous one.
     pub handover: Option<PathBuf>,
-    /// `-after-handover wait`: after a handover the process stays, idle.
+    /// Whether the process stays, idle, after a handover: `-after-handover wait`.
     pub stays: bool,
-    /// node-cache's template, in place of a Corefile.
+    /// The Corefile template of node-cache, in place of a Corefile.
     pub template: Option<Template>,
     /// `-metrics-listen-address`: an address of /metrics besides the Corefile's `prometheus`.
     pub more_metrics: Option<AdminAddress>,
@@ -86,7 +86,7 @@ pub struct Flags {
     pub reloads_by_itself: bool,
     /// `-exporter`: the address of AKS's exporter.
     pub exporter: Option<AdminAddress>,
-    /// The environment's names to refresh.
+    /// The settings of refreshed names in environment variables.
     pub environment: Environment,
 }
 
@@ -142,19 +142,20 @@ pub fn wants_json(args: &[OsString]) -> bool {
         || pairs.any(|(flag, value)| text(flag) == "log-format" && value == "json")
 }
 
-/// Whether a command line without a subcommand is node-cache's: only that has `-localip`.
+/// Whether a command line without a subcommand is node-cache's: only node-cache has the flag
+/// `-localip`.
 pub fn means_node_cache(args: &[OsString]) -> bool {
     let flag = |arg: &OsString| Some(arg.to_str()?.strip_prefix('-')?.trim_start_matches('-').to_owned());
     args.first().is_some_and(|first| flag(first).is_some())
         && args.iter().filter_map(flag).any(|flag| flag == "localip" || flag.starts_with("localip="))
 }
 
-/// The output of `-version`.
+/// Returns the output of `-version`.
 pub fn version() -> String {
     format!("localdns-{}\nlinux/{}, rust\n", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)
 }
 
-/// The output of `-plugins`.
+/// Returns the output of `-plugins`.
 fn plugins() -> String {
     let mut text = String::new();
     for name in plugins::plugin_cfg::here() {
@@ -164,7 +165,7 @@ fn plugins() -> String {
     text
 }
 
-/// Flags of commands that read a Corefile.
+/// Adds the flags of commands that read a Corefile.
 fn shared(command: Command) -> Command {
     command
             .arg(Arg::new("conf").long("conf").value_name("FILE").value_parser(value_parser!(PathBuf)).help(
@@ -180,7 +181,7 @@ fn shared(command: Command) -> Command {
             ))
 }
 
-/// Flags of commands that serve.
+/// Adds the flags of commands that serve.
 fn served(command: Command) -> Command {
     shared(command)
         .arg(
@@ -215,7 +216,7 @@ fn served(command: Command) -> Command {
         .arg(flag("quiet", "Do not print zones and version at start"))
 }
 
-/// The whole command line for clap.
+/// Returns the whole command line for clap.
 pub fn command() -> Command {
     let serve = served(Command::new("localdns"))
         .bin_name("localdns")
@@ -352,8 +353,8 @@ fn explain(matches: &ArgMatches) -> Result<Explain, String> {
     for word in matches.get_many::<String>("rest").into_iter().flatten() {
         match word.strip_prefix('@') {
             Some(address) => {
-                // The form of `explain`'s output: `tls://` in front, the interface of a link-local
-                // address by its index.
+                // The address may be copied from the output of `explain`: with `tls://` in front,
+                // and the interface index after a link-local address.
                 let bare = address.strip_prefix("tls://").unwrap_or(address);
                 let ip = |host: &str| host.split('%').next()?.parse().ok();
                 let read = ::node::host_and_port(bare, 0).and_then(|(host, port)| Some((ip(host)?, port)));
@@ -380,7 +381,7 @@ fn as_long_flag(arg: OsString) -> OsString {
     }
 }
 
-/// The error in one line: the text as typed, and the expected value.
+/// Returns clap's error in one line: the text as typed, and the expected value.
 fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
@@ -391,7 +392,7 @@ fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
     let flag = arg.trim_start_matches('-').split([' ', '[', '=']).next().unwrap_or_default();
     let command = COMMANDS.into_iter().find(|command| typed.iter().any(|word| word == command));
     let is_typed = node::is_typed(typed, flag) || (flag == "dns.port" && node::is_typed(typed, "p"));
-    // The only long alias is shown as it was typed.
+    // `-interfacename`, the only long alias of a flag, is shown as typed.
     let flag = match flag {
         "link" if !is_typed && node::is_typed(typed, "interfacename") => "interfacename",
         flag => flag,
@@ -437,7 +438,7 @@ fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
     format!("{what}; see localdns {}{space}-help", command.unwrap_or_default())
 }
 
-/// The values of a flag.
+/// Describes the values of a flag.
 fn wanted(flag: &str) -> String {
     match flag {
         "dns.port" | "health-port" => "a port, 0 to 65535".to_owned(),
@@ -471,7 +472,7 @@ fn wanted(flag: &str) -> String {
     }
 }
 
-/// `a, b or c`.
+/// Joins the words as `a, b or c`.
 fn one_of(words: &[&str]) -> String {
     match words.split_last() {
         Some((last, [])) => (*last).to_owned(),

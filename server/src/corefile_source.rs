@@ -33,10 +33,10 @@ pub enum Origin {
 /// Why there is no Corefile text.
 #[derive(Debug, Error)]
 pub enum OriginError {
-    /// Standard input.
+    /// Standard input cannot be read.
     #[error("cannot read the Corefile from standard input: {0}")]
     Stdin(std::io::Error),
-    /// A pipe in place of a file.
+    /// A pipe cannot be read.
     #[error("cannot read the Corefile from the pipe {}: {error}", path.display())]
     Pipe {
         /// The pipe.
@@ -47,10 +47,11 @@ pub enum OriginError {
 }
 
 impl Origin {
-    /// The source by the flags: `-conf FILE`, `-conf stdin`, ./Corefile, or none.
+    /// Returns the source that the flags select: node-cache's template, `-conf FILE`, `-conf
+    /// stdin`, ./Corefile, or none.
     ///
     /// # Errors
-    /// If standard input cannot be read.
+    /// Standard input or a pipe cannot be read.
     pub fn find(flags: &Flags) -> Result<Self, OriginError> {
         if let Some(template) = &flags.template {
             return Ok(Self::Template(Arc::new(TemplateRenderer::new(template.clone()))));
@@ -61,7 +62,7 @@ impl Origin {
                 std::io::stdin().take(MAX_STDIN + 1).read_to_end(&mut text).map_err(OriginError::Stdin)?;
                 Ok(Self::Text(text))
             }
-            // As with `-conf /dev/stdin` and `-conf <(...)`: it can be read only once.
+            // A pipe, as with `-conf /dev/stdin` and `-conf <(...)`, can be read only once.
             Some(path) if files::is_pipe(path) => {
                 let of = path.clone();
                 let mut text = Vec::new();
@@ -76,7 +77,7 @@ impl Origin {
         }
     }
 
-    /// Its file, as an absolute path.
+    /// Returns the source's file, as an absolute path.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let path = match self {
             Self::File(path) | Self::Environment(path) => path,
@@ -86,7 +87,7 @@ impl Origin {
         std::path::absolute(path).ok()
     }
 
-    /// The renderer of the template, if there is one.
+    /// Returns the renderer of the template, if there is one.
     pub(crate) fn filler(&self) -> Option<&Arc<TemplateRenderer>> {
         match self {
             Self::Template(filler) => Some(filler),
@@ -94,7 +95,7 @@ impl Origin {
         }
     }
 
-    /// The current text of the Corefile, without imports.
+    /// Returns the current text of the Corefile, without imports.
     ///
     /// # Errors
     /// Errors of the file.
@@ -111,18 +112,18 @@ impl Origin {
         String::from_utf8(bytes).map_err(|_| std::io::ErrorKind::InvalidData.into())
     }
 
-    /// The current Corefile.
+    /// Reads and parses the current Corefile.
     ///
     /// # Errors
-    /// Its syntax, or the file.
+    /// The first syntax error, or the error of reading the file.
     pub fn read(&self) -> Result<Corefile, Box<Located<SetupError>>> {
         let env = |name: &str| std::env::var(name).ok();
         match self {
             Self::File(path) => {
                 let of = path.clone();
                 let work = move || corefile::read_file(&of, &|name| std::env::var(name).ok());
-                // With all imports: their directories may be on a disk that hangs. A hanging file
-                // is reported by name before that.
+                // The time limit covers all imports, since their directories may be on a disk that
+                // hangs. A file that hangs reaches a shorter limit, and is reported by name.
                 files::with_timeout(path, WITH_IMPORTS, work).unwrap_or_else(|error| {
                     let reason = std::io::Error::from(error).kind();
                     let error = corefile::SyntaxError::Unreadable { path: path.clone(), reason };
@@ -157,7 +158,7 @@ impl Origin {
     }
 }
 
-/// The Corefile that an environment file selects, and its key.
+/// Returns the Corefile that an environment file selects, and its key.
 fn from_environment(path: &Path) -> Result<(&'static str, Vec<u8>), SetupError> {
     let text = files::read_with_timeout(path, MAX_STDIN)
         .map_err(|error| SetupError::EnvironmentFile(std::io::Error::from(error)))?;
@@ -168,7 +169,7 @@ fn from_environment(path: &Path) -> Result<(&'static str, Vec<u8>), SetupError> 
 pub struct ValidatedConfig {
     /// The configuration as plain data.
     pub spec: Spec,
-    /// The SHA-512 of its words: without comments and layout, with imported files.
+    /// The SHA-512 of the Corefile's words: without comments and layout, with imported files.
     pub hash: String,
     /// Warnings.
     pub warnings: Vec<String>,
@@ -178,17 +179,18 @@ impl ValidatedConfig {
     /// Reads and validates the Corefile.
     ///
     /// # Errors
-    /// Its first problem, with the place; also if it is empty.
+    /// The Corefile's first problem, with its place; also if the Corefile is empty.
     pub fn read(origin: &Origin, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
         Self::of(&origin.read()?, dns_port)
     }
 
-    /// As [`Self::read`], for a process that does not serve yet: a Corefile without a server block
-    /// is then treated as none, as in CoreDNS. It is an error in place of a serving configuration,
-    /// or for `of_node`, since clients would get no answers.
+    /// Reads and validates the Corefile as [`Self::read`] does, for a process that does not serve
+    /// yet. As in CoreDNS, a Corefile without a server block then counts as no Corefile: the
+    /// default is served. With `of_node` it is an error, as for a reload, since clients would get
+    /// no answers.
     ///
     /// # Errors
-    /// Its first problem, with the place.
+    /// The Corefile's first problem, with its place.
     pub fn first(origin: &Origin, dns_port: u16, of_node: bool) -> Result<Self, Box<Located<SetupError>>> {
         let corefile = origin.read()?;
         if !corefile.blocks.is_empty() || of_node {
@@ -226,7 +228,7 @@ pub(crate) fn hash(corefile: &Corefile) -> String {
 
 /// The default Corefile.
 const DEFAULT: &[u8] = b". {\n whoami\n log\n}\n";
-/// The hosts file of AKS LocalDNS; without it, its Corefile with hosts is not selected.
+/// The hosts file of AKS LocalDNS. If it does not exist, the Corefile with hosts is not selected.
 const HOSTS_FILE: &str = "/etc/localdns/hosts";
 /// Maximum size of standard input or a pipe; more is refused, as for a file.
 const MAX_STDIN: u64 = 16 << 20;

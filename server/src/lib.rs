@@ -3,7 +3,7 @@
 //! ```text
 //! bytes in -> listen -> accept -> route -> pipeline { sources | cache, forward | tail } -> finish -> bytes out -> observe
 //! ```
-//! One direction, each crate entered once: see the drawing in ARCHITECTURE.md.
+//! Data flows in one direction, through each crate once: see the drawing in ARCHITECTURE.md.
 
 mod admin_pages;
 pub mod cli;

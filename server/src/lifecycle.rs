@@ -42,25 +42,25 @@ use takeover::Succession;
 /// Why a configuration is not served.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The Corefile.
+    /// The Corefile has an error.
     #[error("{0}")]
     Corefile(#[from] Box<Located<SetupError>>),
-    /// An address of the Corefile.
+    /// A listen address of the Corefile cannot be bound.
     #[error(transparent)]
     Bind(BindError),
     /// An address of a `bind` that no interface has.
     #[error("{0}")]
     Absent(Box<Located<AbsentAddress>>),
-    /// The address of `health`.
+    /// An address of the admin pages, such as that of `health`, cannot be bound.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The predecessor in a handover.
+    /// The handover from the running process failed.
     #[error("cannot take over from the running process: {0}; stop it first, or start without -handover")]
     Predecessor(std::io::Error),
     /// No name servers of the node's network are known.
     #[error("{0}")]
     NoUpstreams(String),
-    /// A resource of the operating system: a thread, a file descriptor.
+    /// The operating system refuses a resource: a thread, a file descriptor.
     #[error("cannot start: {0}")]
     Machine(std::io::Error),
 }
@@ -77,7 +77,7 @@ impl StartError {
         }
     }
 
-    /// The error without words of the configuration and without other processes' names.
+    /// Returns the error without words of the configuration and without other processes' names.
     fn without_words(&self) -> String {
         match self {
             Self::Corefile(error) => error.without_words(),
@@ -98,7 +98,7 @@ impl StartError {
         }
     }
 
-    /// The exit code of a `node run` that could not start, as AKS's script defines them.
+    /// Returns the exit code of a `node run` that could not start, as AKS's script defines it.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Corefile(_) => 217,
@@ -123,7 +123,7 @@ impl Kind for AbsentAddress {
     }
 }
 
-/// A configuration that is built and not bound.
+/// A configuration that is built, but not bound to sockets.
 pub struct PreparedReload {
     draft: ValidatedConfig,
     configuration: Configuration,
@@ -132,7 +132,7 @@ pub struct PreparedReload {
 /// A running server.
 pub struct Server {
     running: Arc<ServerState>,
-    /// The server, for refreshed names.
+    /// The adapter by which `refresh` uses this server.
     refreshed: Arc<RefreshAdapter>,
     endpoints: Endpoints,
     admin: AdminServer,
@@ -145,18 +145,18 @@ pub struct Server {
     notifier: Arc<Notifier>,
     /// Probes the server and pings systemd; ended together with the probed listeners.
     watchdog: Option<Watchdog>,
-    /// Addresses of metrics besides the configuration's, and of the exporter.
+    /// Addresses from the command line: of more metrics, and of the exporter.
     more_pages: (Option<AdminAddress>, Option<AdminAddress>),
     status_path: Option<PathBuf>,
     status: Option<StatusSocket>,
-    /// Notified when an address may have been removed from the host.
+    /// Notified when an address that the server added may have been removed from the host.
     address_gone: Arc<Notify>,
     watching: bool,
     /// The pending retry of restoring addresses.
     putting_back: Option<tokio::task::JoinHandle<()>>,
     /// The lease thread of `node run`.
     keeper: Option<LeaseManager>,
-    /// The previous and next process.
+    /// The state of handovers with the previous and the next process.
     succession: Succession,
 }
 
@@ -169,13 +169,13 @@ pub struct Senders {
 }
 
 impl Server {
-    /// The server's shared state.
+    /// Returns the server's shared state.
     pub fn running(&self) -> &Arc<ServerState> {
         &self.running
     }
 
-    /// Additional time of a stop besides `lameduck` and queries in flight: until systemd has
-    /// reported its job, clients are failed over, and late queries are answered.
+    /// Returns the time that a stop takes besides `lameduck` and queries in flight: systemd reports
+    /// its job, clients are failed over, and late queries are answered.
     pub fn leave_taking(&self) -> Duration {
         let asks = if self.notifier.has_manager() { Job::PATIENCE } else { Duration::ZERO };
         self.keeper.as_ref().map_or(asks, |_| Job::PATIENCE + SENT_ELSEWHERE + LAST_CLIENTS)
@@ -184,7 +184,7 @@ impl Server {
     /// Logs the start of a reload, and returns its slow part: reading, lookups and building, for a
     /// thread that may wait for disks and servers. The result may be dropped.
     ///
-    /// `signal` is its cause; without one, the plugin `reload`.
+    /// `signal` is the cause of the reload; `None` means the plugin `reload`.
     pub fn begin_reload(
         &self,
         signal: Option<&str>,
@@ -211,7 +211,7 @@ impl Server {
     /// Serves the result of a reload; on an error the old configuration continues, and the error is
     /// logged.
     ///
-    /// `signal` as in [`begin_reload`](Self::begin_reload).
+    /// `signal` is that of [`begin_reload`](Self::begin_reload).
     pub fn finish_reload(&mut self, next: Result<PreparedReload, StartError>, signal: Option<&str>) {
         let logger = self.running.logger.clone();
         match next.and_then(|next| self.serve_next(next)) {
@@ -246,11 +246,11 @@ impl Server {
         }
     }
 
-    /// Whether a check found another Corefile than the one that serves; an unreadable file counts
-    /// once.
+    /// Returns whether a check found a Corefile other than the serving one. The same result of
+    /// consecutive checks, such as an unreadable file, counts once.
     pub fn changed(&self, found: String, last_seen: &mut String) -> bool {
         let changed = found != *last_seen && found != self.reloads.hash();
-        // The file is again the one that serves: the failed reload is obsolete.
+        // The Corefile is the serving one again, so a failed reload is obsolete.
         if found == self.reloads.hash() {
             self.reloads.clear_failure();
         }
@@ -273,7 +273,7 @@ impl Server {
         for warning in &draft.warnings {
             running.logger.warning(None, warning);
         }
-        // No further step can fail, so the old configuration is dropped.
+        // No further step can fail, so the new configuration replaces the old one.
         let configuration = Arc::new(configuration);
         let old = self.endpoints.swap(configuration.clone(), bound, &running, &self.handle);
         self.watch_addresses();
@@ -292,12 +292,12 @@ impl Server {
         Ok(())
     }
 
-    /// Waits until an address that we added may have been removed.
+    /// Waits until an address that this server added may have been removed.
     pub async fn address_gone(&self) {
         self.address_gone.notified().await;
     }
 
-    /// Restores removed addresses that we added.
+    /// Restores the addresses that this server added and that were removed since.
     pub fn restore_addresses(&mut self) {
         if self.is_let_go() {
             return;
@@ -329,7 +329,8 @@ impl Server {
         }));
     }
 
-    /// Watches removals for the life of the process, once there is an address that we added.
+    /// Watches for removed addresses, for the life of the process, once this server has added an
+    /// address.
     fn watch_addresses(&mut self) {
         if self.watching || !self.endpoints.has_added() {
             return;
@@ -339,7 +340,7 @@ impl Server {
         self.handle.spawn(node::watch_removals(self.endpoints.ours(), move || gone.notify_one()));
     }
 
-    /// Serves /status on a unix socket, which only its owner may read completely; once open it
+    /// Serves /status on a unix socket that only its owner may open. A socket that is open already
     /// stays.
     fn serve_status(&mut self) {
         let path = self.status_path.as_deref().unwrap_or_else(|| Path::new(refresh::DEFAULT_SOCKET));
@@ -351,8 +352,8 @@ impl Server {
             Err(error) => {
                 let why = format!("/status is not served at {}: {error}", path.display());
                 let logger = &self.running.logger;
-                // Unless it is requested, or names are refreshed, the path may be another server's,
-                // or another user's.
+                // If the socket was not requested and no names are refreshed, the default path may
+                // belong to another server or user, and the error is only debug output.
                 match self.status_path.is_some() || !self.running.configuration.load().keep.is_empty() {
                     true => logger.warning(None, &why),
                     false => logger.debug(None, || why),
@@ -375,7 +376,7 @@ impl Server {
     }
 }
 
-/// The addresses of an interface, as in `bind`; their ports are 0.
+/// Returns the addresses of an interface that `bind` names, with port 0.
 ///
 /// # Errors
 /// If the interface does not exist.

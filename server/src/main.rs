@@ -2,8 +2,8 @@
 //!
 //! Exit codes: 0 after SIGTERM, SIGINT or SIGQUIT and after a check that passed; 1 if the command
 //! line, the Corefile or an address cannot be used, or the server cannot continue; 2 after a second
-//! SIGINT. Of `node run`: 217 if its Corefile cannot be read or used, 216 if it cannot start for
-//! another reason.
+//! SIGINT. `node run` exits with 217 if its Corefile cannot be read or used, and with 216 if it
+//! cannot start for another reason.
 
 mod background;
 mod dedup_stderr;
@@ -33,11 +33,11 @@ use tokio::time::sleep_until;
 
 fn main() -> ExitCode {
     let start = clock::now();
-    // A value that is not UTF-8 is refused where it is used, not ignored.
+    // A value that is not UTF-8 is converted, so that it is refused where it is used, not ignored.
     let env = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
     let mut args: Vec<_> = std::env::args_os().collect();
-    // A binary of this name gets node-cache's flags only, as does the image's entry point by the
-    // add-on's manifest.
+    // A binary with the name node-cache, or node-cache's flags without a subcommand as in the
+    // add-on's manifest, select the subcommand `node-cache`.
     let called = args.first().map(Path::new).and_then(Path::file_name) == Some("node-cache".as_ref());
     let is_meant = called || cli::means_node_cache(args.get(1..).unwrap_or_default());
     args.splice(..1.min(args.len()), is_meant.then(|| "node-cache".into()));
@@ -47,7 +47,8 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error, json),
     };
     if json {
-        // A caught panic is printed on standard error, too.
+        // The message of a panic, even of one that is caught, is printed on standard error, and is
+        // JSON, too.
         std::panic::set_hook(Box::new(|panic| {
             let _ = std::io::stderr().write_all(&json_line("ERROR", None, &panic.to_string()));
         }));
@@ -120,8 +121,8 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
     let (asked, heard) = mpsc::unbounded_channel();
     signals.hear(life.clone(), asked).map_err(|error| text(&error))?;
     let of_node = node.is_some();
-    // If other programs add the addresses, their presence does not show whether rules were left for
-    // clients.
+    // Whether clients may have used the addresses before this start. If other programs add the
+    // addresses, the link does not show it.
     let had_link = node.as_ref().is_none_or(|settings| {
         !settings.adds_addresses || node::link_index(settings.link.as_str()).is_some()
     });
@@ -150,7 +151,7 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
     }
     if !server.is_beside_another() {
         write_pid(&life, of_node).inspect_err(|_| {
-            // No process had the addresses before: remove everything again.
+            // No process had the addresses before this start: everything is removed again.
             if !had_link {
                 server.take_back();
             }
@@ -176,7 +177,8 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
                 Ok(NextPhase::Goes) if server.is_beside_another() => {}
                 Ok(NextPhase::Goes) => aside.reloaded(&mut server),
                 Ok(NextPhase::TookOver(ready)) => {
-                    // No other process serves any more, so this is no reason to exit.
+                    // No other process serves any more, so a pidfile that cannot be written is no
+                    // reason to exit.
                     if let Err(error) = write_pid(&life, of_node) {
                         logger.warning(None, &error.text);
                     }
@@ -224,8 +226,8 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
     Ok(code)
 }
 
-/// Handles a handover event. The next process writes its id, possibly to the same file, once it is
-/// notified.
+/// Handles a handover event. Before the next process is notified that it serves, the pidfile is
+/// removed, since that process may write its id to the same file.
 fn hand_over(server: &mut Server, event: HandoverEvent, life: &ProcessControl) -> Result<NextPhase, String> {
     if matches!(event, HandoverEvent::Serving(_)) {
         life.remove_pidfile();
@@ -233,7 +235,7 @@ fn hand_over(server: &mut Server, event: HandoverEvent, life: &ProcessControl) -
     server.act_on(event)
 }
 
-/// Waits for a stop; other signals are the other process's.
+/// Waits for a stop signal, and ignores other signals, since another process serves.
 fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<SignalAction>) {
     while let Some(SignalAction::Reload(_) | SignalAction::Upgrade) = asked.blocking_recv() {}
 }
@@ -241,7 +243,8 @@ fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<SignalAction>) {
 /// Writes the pidfile, if requested.
 fn write_pid(life: &ProcessControl, of_node: bool) -> Result<(), Failure> {
     let result = life.write_pidfile(|path| {
-        // On a thread of its own: a thread that waits for a disk handles no signal.
+        // The file is written on another thread, since a thread that waits for a disk handles no
+        // signals.
         let of = path.to_owned();
         let written =
             files::with_timeout(path, PIDFILE, move || write_pidfile(&of)).map_err(Into::into).flatten();
@@ -254,7 +257,7 @@ fn write_pid(life: &ProcessControl, of_node: bool) -> Result<(), Failure> {
 }
 
 enum Event {
-    /// The signal, or `None` after a change of the Corefile.
+    /// A reload by this signal, or by a change of the Corefile if `None`.
     Reload(Option<&'static str>),
     Reloaded(Box<Result<PreparedReload, StartError>>),
     AddressGone,
@@ -265,15 +268,15 @@ enum Event {
     Fatal(String),
 }
 
-/// The inputs of the main thread.
+/// The channels that the main thread reads.
 struct EventSources {
     asked: mpsc::UnboundedReceiver<SignalAction>,
     fatal: mpsc::UnboundedReceiver<String>,
     handover: mpsc::UnboundedReceiver<HandoverEvent>,
 }
 
-/// Waits for the next event: a signal, a change of the Corefile, the end of a reload, or a fatal
-/// error.
+/// Waits for the next event: a signal, a removed address, a step of a handover, a change of the
+/// Corefile, the end of a reload, or a fatal error.
 async fn next_event(server: &Server, events: &mut EventSources, aside: &mut Background) -> Event {
     loop {
         let reload = server.running().configuration.load().reload;
@@ -323,7 +326,8 @@ fn node(command: NodeCommand, flags: &Flags, settings: &NodeSettings) -> Result<
             if is_unnamed(flags, Some(settings)) {
                 return Err(NO_COREFILE.to_owned().into());
             }
-            // Other rule sets have no fallback.
+            // Rule sets without leases have no fallback, so there is no need to wait for the name
+            // servers.
             let list = if settings.rules.has_leases() { node_run::listed } else { node_run::listed_now };
             let built = build_of(flags, Some((settings, list)))?;
             let up = node_run::up(&built.configuration, settings, built.no_list.as_deref())?;
@@ -408,7 +412,7 @@ struct Built {
     draft: ValidatedConfig,
     configuration: Configuration,
     runtime: Runtime,
-    /// Why no name servers of the node's network are known, if they are needed.
+    /// Why no name servers of the node's network are known, if the configuration needs them.
     no_list: Option<String>,
 }
 
@@ -419,7 +423,7 @@ fn origin(flags: &Flags, node: Option<&NodeSettings>) -> Result<Origin, String> 
     }
 }
 
-/// Returns the name servers of the node's network, waiting for them or not.
+/// A function that returns the name servers of the node's network, and may wait for them.
 type ListServers = fn(&Path, &Spec) -> Listed;
 
 fn build_of(flags: &Flags, node: Option<(&NodeSettings, ListServers)>) -> Result<Built, String> {

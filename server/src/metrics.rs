@@ -10,7 +10,7 @@ use metrics::{Collector, Families, MetricSource, names};
 use node_run::{LeaseState, exporter};
 use plugins::plugin_cfg;
 
-/// The collector of all metrics.
+/// Creates the collector of all metrics.
 pub(crate) fn collector(
     running: &ServerState,
     server_metrics: ServerMetrics,

@@ -1,5 +1,5 @@
-//! The next process in a handover: how it is found, and its progress. `lifecycle` handles the
-//! events.
+//! Finds the other process of a handover, and reports the progress of the handover as events, which
+//! `lifecycle` handles.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,11 +13,11 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Handover events, for the main thread.
 pub enum HandoverEvent {
-    /// This process answers on every address for the first time; READY is sent once the sender
-    /// replies.
+    /// This process answers on every address for the first time; READY is sent to systemd once the
+    /// main thread replies by the sender.
     Settled(oneshot::Sender<()>),
-    /// The previous process has been notified: whether it leaves the service to this one. Then
-    /// READY may be sent.
+    /// The previous process has been notified that this one serves; true if it leaves the service
+    /// to this process. READY is sent to systemd once the main thread replies by the sender.
     Succeeded(bool, oneshot::Sender<()>),
     /// Another process has connected to take over.
     Connected(PredecessorEnd),
@@ -27,18 +27,18 @@ pub enum HandoverEvent {
     Serving(PredecessorEnd),
     /// The next process does not serve in time: this process reads the sockets again.
     TakenBack,
-    /// The next process has ended, or was started by another process; with the error.
+    /// The handover failed: the next process has ended, or does not serve in time.
     Failed(io::Error),
 }
 
-/// Sends events to the main thread.
+/// The sender of events to the main thread.
 pub type HandoverEvents = mpsc::UnboundedSender<HandoverEvent>;
 
 /// Finds the predecessor: the parent process if it started this one for a handover, else the
-/// listener at that path.
+/// process that listens at the path `at`.
 ///
 /// # Errors
-/// If there is a predecessor, and its socket cannot be used.
+/// There is a predecessor, but its socket cannot be used.
 pub fn predecessor(at: Option<&Path>) -> io::Result<Option<SuccessorEnd>> {
     match at {
         _ if std::env::var(STARTED).is_ok_and(|by| by.parse() == Ok(std::os::unix::process::parent_id())) => {
@@ -56,8 +56,8 @@ pub fn predecessor(at: Option<&Path>) -> io::Result<Option<SuccessorEnd>> {
     }
 }
 
-/// Notifies the predecessor, on a thread of its own, that this process serves; one that hangs does
-/// not block.
+/// Notifies the predecessor that this process serves, on a separate thread, so that a predecessor
+/// that hangs does not block.
 ///
 /// # Errors
 /// If the kernel refuses a thread.
@@ -73,13 +73,13 @@ pub fn succeed(taker: SuccessorEnd, confirm: oneshot::Sender<()>, events: Handov
 pub struct Started(Arc<Mutex<Option<Child>>>);
 
 impl Started {
-    /// Its process id.
+    /// Returns the process id of the next process.
     pub fn id(&self) -> Option<u32> {
         self.child().as_ref().map(Child::id)
     }
 
-    /// Waits until it has ended by itself, which it does with a logged reason if it cannot serve;
-    /// kills it after two seconds.
+    /// Waits until the next process has ended by itself, as it does, with a logged reason, if it
+    /// cannot serve; kills it after two seconds. Returns its status if it ended by itself.
     fn give_up(&self) -> Option<ExitStatus> {
         for _ in 0..LAST_LOOKS {
             let ended = self.child().as_mut().map(Child::try_wait);
@@ -96,7 +96,7 @@ impl Started {
         None
     }
 
-    /// Kills it, and waits for it; false if there is none.
+    /// Kills the next process and waits for its end; returns false if there is none.
     pub fn end(&self) -> bool {
         let Some(mut child) = self.child().take() else { return false };
         let _ = child.kill();
@@ -109,8 +109,8 @@ impl Started {
     }
 }
 
-/// Starts this program again, with the same arguments, to take over by standard input. The current
-/// file of its name is started.
+/// Starts this program again, with the same arguments, as the next process. Its standard input is
+/// the socket of the handover. If the program's file was replaced, the new file is started.
 ///
 /// # Errors
 /// Errors of the kernel.
@@ -128,8 +128,8 @@ pub fn start_again() -> io::Result<(PredecessorEnd, Started)> {
     Ok((giver, Started(Arc::new(Mutex::new(Some(child))))))
 }
 
-/// Hands these sockets to a successor, on a thread of its own; one that we started is ended if it
-/// does not serve in time.
+/// Hands the sockets to a successor, on a separate thread. A successor that this process started is
+/// ended if it does not serve in time.
 ///
 /// # Errors
 /// If the kernel refuses a thread.
@@ -144,9 +144,9 @@ pub fn hand_over(
         let event = match until_it_serves(&giver, sockets, &events) {
             Ok(()) => HandoverEvent::Serving(giver),
             Err(error) => {
-                // Closes the connection first: a successor that still runs then ends by itself.
-                // Until the sockets are read here again no query is answered, so that precedes its
-                // end.
+                // Closing the connection makes a successor that still runs end by itself. No query
+                // is answered until this process reads the sockets again, so it does so before it
+                // waits for the successor's end.
                 giver.take_back();
                 let _ = events.send(HandoverEvent::TakenBack);
                 HandoverEvent::Failed(match started.give_up() {
@@ -175,7 +175,7 @@ fn until_it_serves(
     giver.release()
 }
 
-/// Waits at a path for successors, for the life of this process.
+/// Accepts connections of successors at `path`, for the life of this process.
 ///
 /// # Errors
 /// If the socket cannot be created.
@@ -188,7 +188,8 @@ pub fn await_successors(path: &Path, events: HandoverEvents) -> io::Result<()> {
     thread.spawn(wait).map(drop)
 }
 
-/// The process id of the predecessor that started this process; `node::Notifier` reads it, too.
+/// The environment variable with the process id of the predecessor that started this process;
+/// `node::Notifier` reads it, too.
 const STARTED: &str = "LOCALDNS_PREDECESSOR";
 /// Number of checks whether a successor that does not serve has ended: two seconds in total for its
 /// error line.
@@ -199,14 +200,14 @@ const LOOKS: Duration = Duration::from_millis(10);
 mod tests {
     use super::*;
 
-    /// The sockets are read here again before.
+    /// A successor that hangs is ended after this process has begun to read the sockets again.
     #[test]
     fn hanging_successor_is_ended() {
         let (giver, theirs) = handover::pair().expect("two ends");
         let child = Command::new("sleep").arg("600").spawn().expect("it starts");
         let started = Started(Arc::new(Mutex::new(Some(child))));
         let (events, mut heard) = mpsc::unbounded_channel();
-        // It receives nothing, either.
+        // The successor's end of the connection is closed: it receives no sockets.
         drop(theirs);
         hand_over(giver, Vec::new(), started.clone(), events).expect("a thread");
         assert!(matches!(heard.blocking_recv(), Some(HandoverEvent::TakenBack)));

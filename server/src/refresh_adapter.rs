@@ -15,10 +15,10 @@ use listen::ServerState;
 use logging::Logger;
 use plugin::Spec;
 
-/// Does one round without a server, as [`refresh::once`].
+/// Refreshes the names once, without a server, by [`refresh::once`].
 ///
 /// # Errors
-/// One line.
+/// The error in one line.
 pub fn once(
     request: &Once,
     environment: &Environment,
@@ -46,7 +46,7 @@ fn forwarded(configuration: &Configuration) -> Vec<SocketAddr> {
     upstreams.filter(|upstream| upstream.tls().is_none()).map(|upstream| upstream.address()).collect()
 }
 
-/// This server, for `refresh`.
+/// This server, as `refresh` uses it.
 pub struct RefreshAdapter {
     pub(crate) running: Arc<ServerState>,
     pub(crate) status: Status,

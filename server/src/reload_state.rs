@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// State of reloads.
 #[derive(Debug, Default)]
 pub(crate) struct ReloadState {
-    /// Reloads that failed.
+    /// The number of reloads that failed.
     pub(crate) failed: Counter,
     last: Mutex<Last>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct ReloadState {
 struct Last {
     /// The SHA-512 of the serving configuration.
     hash: String,
-    /// Whether it uses the name servers of the node's network.
+    /// Whether the serving configuration uses the name servers of the node's network.
     needs_list: bool,
     /// The error and time of the last reload, if it failed.
     failure: Option<(Instant, ReloadFailure)>,
@@ -29,14 +29,15 @@ struct Last {
 pub(crate) enum StatusReader {
     /// The owner of the status socket, which may read the log and the configuration.
     Owner,
-    /// Any client of the metrics' address, such as a pod: without text of a failed configuration.
+    /// Any client of the metrics' address, such as a pod, which gets no text of a failed
+    /// configuration.
     Anyone,
 }
 
 /// Why a reload failed.
 #[derive(Debug)]
 pub(crate) struct ReloadFailure {
-    /// As logged, with text of the configuration.
+    /// The error as logged, with text of the configuration.
     pub(crate) full: String,
     /// The place and the kind of error.
     pub(crate) kind: String,
@@ -64,12 +65,12 @@ impl ReloadState {
         self.last().failure = None;
     }
 
-    /// The SHA-512 of the serving configuration.
+    /// Returns the SHA-512 of the serving configuration.
     pub(crate) fn hash(&self) -> String {
         self.last().hash.clone()
     }
 
-    /// The last reload, if it failed.
+    /// Returns the age and error of the last reload, if it failed.
     pub(crate) fn failure(&self, now: Instant, reader: StatusReader) -> Option<Value> {
         let last = self.last();
         let (at, why) = last.failure.as_ref()?;

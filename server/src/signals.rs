@@ -18,7 +18,7 @@ use logging::Logger;
 /// A signal's request to the main thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignalAction {
-    /// SIGHUP, SIGUSR1: which.
+    /// SIGHUP or SIGUSR1, by name: reload.
     Reload(&'static str),
     /// SIGUSR2: start the next process.
     Upgrade,
@@ -28,7 +28,8 @@ pub enum SignalAction {
     Quit,
 }
 
-/// The signals of this process, recorded once this is created.
+/// The signal handlers of this process. From their creation on, signals are recorded until a thread
+/// reads them.
 pub struct Signals {
     runtime: Runtime,
     terminate: Signal,
@@ -40,8 +41,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Must be created before any other runtime: one with threads may read a signal between handler
-    /// and listener, and lose it.
+    /// Installs the handlers. This must precede any other runtime: a runtime with threads could
+    /// read a signal after the handler is installed, before its listener exists, and lose it.
     ///
     /// # Errors
     /// Errors of the kernel for a pipe or a handler.
@@ -58,8 +59,8 @@ impl Signals {
         Ok(Self { runtime, terminate, interrupt, quit, hangup, user1, user2 })
     }
 
-    /// Starts the thread, which sends requests to `asked` and ends the process if one is not
-    /// handled in time.
+    /// Starts the thread, which sends requests to `asked`, and ends the process if a stop is not
+    /// complete in time.
     ///
     /// # Errors
     /// If the kernel refuses a thread.
@@ -141,14 +142,14 @@ enum Pidfile {
 }
 
 impl ProcessControl {
-    /// For a process that will write `pidfile`.
+    /// Creates the state of a process that will write `pidfile`.
     pub fn new(logger: Logger, pidfile: Option<PathBuf>) -> Arc<Self> {
         let pidfile = Mutex::new(pidfile.map_or(Pidfile::None, Pidfile::At));
         Arc::new(Self { logger, pidfile, serving: OnceLock::new() })
     }
 
-    /// There are clients from now on: a stop takes the time for their queries, and `last` more for
-    /// late queries after a failover.
+    /// Records that the server has clients from now on: a stop may take the time that their queries
+    /// need, and `last` longer for late queries after a failover.
     pub fn serves(&self, running: &Arc<ServerState>, last: Duration) {
         let _ = self.serving.set((Arc::downgrade(running), last));
     }
@@ -164,10 +165,11 @@ impl ProcessControl {
         }
     }
 
-    /// Removes the pidfile, unless its disk hangs; a successor may have written its own id
-    /// meanwhile.
+    /// Removes the pidfile, unless its disk hangs, or a successor has written its own id to the
+    /// file.
     pub fn remove_pidfile(&self) {
-        // The start still holds the lock while writing to a disk that hangs: leave it.
+        // If the start still holds the lock, it is writing to a disk that hangs, and the file is
+        // left.
         let Ok(mut pidfile) = self.pidfile.try_lock() else { return };
         if let Pidfile::At(path) = std::mem::replace(&mut *pidfile, Pidfile::None) {
             let own = std::process::id().to_string();
@@ -180,16 +182,16 @@ impl ProcessControl {
         }
     }
 
-    /// Waits until a stop has taken too long; without clients there is no wait.
+    /// Waits until a stop has taken too long, which is after 100 ms if there are no clients.
     async fn patience(&self) {
         sleep(START).await;
         sleep(self.patience_left()).await;
     }
 
-    /// The remaining time after the first 100 ms.
+    /// Returns the time that a stop may take after the first 100 ms.
     fn patience_left(&self) -> Duration {
         let Some((running, last)) = self.serving.get() else { return Duration::ZERO };
-        // Without `running` all queries are answered, and only memory is being freed.
+        // If the server state is gone, all queries are answered, and only memory is being freed.
         let lameduck = running.upgrade().map(|running| running.configuration.load().lameduck);
         lameduck.unwrap_or_default() + *last + STOP - START
     }
@@ -206,8 +208,8 @@ impl ProcessControl {
 /// # Errors
 /// Errors of the kernel.
 pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
-    // Opened without blocking: a pipe without a reader is an error. A symbolic link could truncate
-    // another file.
+    // O_NONBLOCK makes a pipe without a reader an error, not a wait. O_NOFOLLOW: opening a symbolic
+    // link could truncate another file.
     let open = std::fs::OpenOptions::new()
         .write(true)
         .create(true)
@@ -225,9 +227,9 @@ pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
     if written.is_err() {
         let _ = std::fs::remove_file(path);
     } else {
-        // In a full control group of version 1 an allocation waits 100 ms at a time for pages that
-        // are not on disk yet. Nothing waits for this disk, and no socket stays open for it at the
-        // end.
+        // The file is synced, since in a full control group of version 1 an allocation waits 100 ms
+        // at a time for pages that are not on disk yet. No other thread waits for the sync, and the
+        // syncing thread keeps no socket open.
         let path = path.to_owned();
         let sync = move || drop(std::fs::File::open(path).and_then(|file| file.sync_all()));
         let _ = sockets::spawn_with_own_files("pidfile", sync);
@@ -235,15 +237,15 @@ pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
     written
 }
 
-/// The remainder of 5 s after the last log lines: queries in flight have ended by then.
+/// Time limit of a stop with clients: queries in flight have ended by then.
 const STOP: Duration = forwarder::DEADLINE.saturating_add(Duration::from_millis(100));
-/// A start that is almost done is not interrupted.
+/// Time for a start that is almost done, which a stop does not interrupt.
 const START: Duration = Duration::from_millis(100);
 /// Time limit of the main thread's cleanup.
 const QUIT: Duration = Duration::from_millis(500);
 /// Time limit of the pidfile's disk at the end.
 const PIDFILE: Duration = Duration::from_millis(200);
-/// Time for the log's reader if the end has already waited for another limit.
+/// Time limit of writing the last log lines at the end of the process.
 const LAST_WORD: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
@@ -253,12 +255,12 @@ mod tests {
 
     use super::*;
 
-    /// And not while memory is freed.
+    /// Without clients a stop has no extra time; with clients it has, even while memory is freed.
     #[test]
     fn stop_is_short_before_serving() {
         let life = ProcessControl::new(CapturedLog::logger(Format::Text).0, None);
         assert_eq!(life.patience_left(), Duration::ZERO);
-        // All are answered, and the server is gone.
+        // All queries are answered, and the server state is gone.
         life.serving.set((Weak::new(), Duration::from_secs(1))).expect("it is set once");
         assert_eq!(life.patience_left(), Duration::from_secs(1) + STOP - START);
     }

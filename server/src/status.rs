@@ -30,7 +30,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// The status as one JSON object.
+    /// Returns the status as one JSON object.
     pub(crate) fn json(&self, running: &ServerState, reader: StatusReader) -> Value {
         let now = clock::now();
         let configuration = running.configuration.load_full();
@@ -85,7 +85,7 @@ fn serves(configuration: &Configuration) -> Vec<Value> {
     zones.collect()
 }
 
-/// Each address once, with the health that the first stanza sees.
+/// Returns each upstream once, with its health for the first `forward` that uses it.
 fn upstreams(configuration: &Configuration) -> Vec<Value> {
     let mut by_upstream = BTreeMap::new();
     let blocks = configuration.blocks.iter();
@@ -102,7 +102,8 @@ fn upstreams(configuration: &Configuration) -> Vec<Value> {
     by_upstream.into_values().take(MOST).collect()
 }
 
-/// `loops`: it is not queried, since it sends our queries back.
+/// Returns the status of one upstream. `loops`: it is not queried, since it would send queries back
+/// to this server.
 fn of_upstream(upstream: &Upstream, path: UpstreamPath, max_fails: u32, loops: bool) -> Value {
     let metrics = upstream.metrics();
     let (outstanding, limit) = upstream.outstanding(path);
@@ -127,7 +128,7 @@ fn of_upstream(upstream: &Upstream, path: UpstreamPath, max_fails: u32, loops: b
     })
 }
 
-/// The clusters that blocks serve; `None` if there are none.
+/// Returns the clusters that blocks serve; `None` if there are none.
 fn clusters(running: &ServerState, now: Instant) -> Option<Value> {
     let clusters = running.shared.lasting.get::<ClusterRegistry>().status(now);
     let synced = clusters.iter().all(ClusterStatus::is_synced);
@@ -150,7 +151,7 @@ fn of_cluster(cluster: &ClusterStatus) -> Value {
     })
 }
 
-/// Each block's cache partition once, under its first server.
+/// Returns each block's cache partition once, under the block's first server.
 fn partitions(configuration: &Configuration) -> Vec<Value> {
     let parts = configuration.blocks.iter().filter_map(|block| {
         let cache = block.pipeline.forwarding()?.cache.as_ref()?;
@@ -175,5 +176,5 @@ fn hosts(running: &ServerState, now: Instant) -> Vec<Value> {
     tables.collect()
 }
 
-/// Maximum of entries in a list: a Corefile may have thousands of blocks.
+/// Maximum number of entries in a list: a Corefile may have thousands of blocks.
 const MOST: usize = 500;

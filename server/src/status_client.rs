@@ -11,9 +11,9 @@ use refresh::{DEFAULT_SOCKET, Shown};
 use crate::cli::Flags;
 use crate::corefile_source::{Origin, ValidatedConfig};
 
-/// The status of the server at `place`, a socket or an address with a port; else from the status
-/// socket, which has most, or from the metrics' address of the given Corefile, or from the default
-/// one.
+/// Returns the status of a running server: from `place`, a socket or an address with a port, if
+/// given; else from the status socket, which has the most content; else from the metrics' address
+/// of the given Corefile, or the default one.
 ///
 /// # Errors
 /// One line: the Corefile's problem, or that no server answers, with the places.
@@ -34,7 +34,8 @@ pub fn print(flags: &Flags, place: Option<PathBuf>) -> Result<String, String> {
         return refresh::print(&[vec![Shown::Socket(DEFAULT_SOCKET.into())], default].concat());
     }
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
-    // Queried before the Corefile is read, which may be the one that a reload refused.
+    // The socket is queried before the Corefile is read, since a reload may have refused this
+    // Corefile.
     let socket = origin.path().map(|corefile| Shown::SocketOf(DEFAULT_SOCKET.into(), corefile));
     let of_socket = refresh::print(socket.as_slice());
     if of_socket.is_ok() {

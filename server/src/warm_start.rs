@@ -13,7 +13,8 @@ use configuration::Configuration;
 use handover::memfd;
 use listen::ServerState;
 
-/// Exports state for the next process; errors are logged, and that process starts cold.
+/// Exports state for the next process. An error is logged, and the next process starts with an
+/// empty cache.
 pub(crate) fn leave(running: &ServerState) -> Option<OwnedFd> {
     let now = clock::now();
     let mut names = Vec::new();
@@ -39,8 +40,8 @@ pub(crate) fn leave(running: &ServerState) -> Option<OwnedFd> {
     left.map_err(warn).ok()
 }
 
-/// Imports the previous process's state for the blocks and hosts files of this configuration, which
-/// have been read.
+/// Imports the previous process's state for the blocks and hosts files of this configuration. The
+/// hosts files must have been read.
 pub(crate) fn take(configuration: &Configuration, running: &ServerState, left: OwnedFd) {
     let logger = &running.logger;
     let refused = |why: &str| {
@@ -74,12 +75,12 @@ pub(crate) fn take(configuration: &Configuration, running: &ServerState, left: O
 
 /// Appends a part after its length.
 fn put(octets: &mut Vec<u8>, part: &[u8]) {
-    // A part fits 32 bits: the whole export is bounded well below.
+    // The length of a part fits 32 bits, since the whole export is bounded well below 4 GiB.
     octets.extend((part.len() as u32).to_le_bytes());
     octets.extend(part);
 }
 
-/// The next part, and the rest.
+/// Returns the next part, and the rest.
 fn split(octets: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = octets.split_first_chunk()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
@@ -87,5 +88,5 @@ fn split(octets: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Bytes of a part's length.
 const LENGTH: usize = 4;
-/// Maximum of exported names: for ten thousand names a few hundred bytes each.
+/// Maximum bytes of exported names: about two hundred bytes for each of ten thousand names.
 const MOST_NAMES: usize = 2 << 20;

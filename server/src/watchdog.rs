@@ -1,7 +1,7 @@
-//! The systemd watchdog: probes the server itself, over UDP until every worker has answered, and
-//! over TCP, on every endpoint; a TLS endpoint must begin a handshake, whatever clients it accepts.
-//! A server that does not answer does not ping, whatever its timers do; an overloaded one does,
-//! since probes run on a thread of their own.
+//! The systemd watchdog. It probes every endpoint of this server over UDP, until every worker has
+//! answered, and over TCP; a TLS endpoint must begin a handshake, whatever clients it accepts.
+//! Pings are sent only while all endpoints answer, even if timers still work. Under overload pings
+//! continue, since the probes run on a separate thread.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -52,8 +52,8 @@ impl Watchdog {
     }
 }
 
-/// Sends READY once every address answers and `in_place` is set, then pings as long as all of them
-/// answer; returns only when the server ends.
+/// Sends READY once every address answers and `in_place` is set, then pings as long as all
+/// addresses answer. Returns when the server ends, or after READY if systemd expects no pings.
 async fn run(
     running: Weak<ServerState>,
     notifier: Arc<Notifier>,
@@ -61,7 +61,7 @@ async fn run(
     handover: HandoverEvents,
     looks_for_rules: bool,
 ) {
-    // The sender is dropped only when the server ends, which the loop sees by `running`.
+    // The sender is dropped only when the server ends, which the loop detects by `running`.
     let _ = in_place.wait_for(Option::is_some).await;
     let (mut ready, mut is_logged) = (false, false);
     loop {
@@ -81,7 +81,7 @@ async fn run(
             Ok(()) => {
                 ready = true;
                 let (confirm, confirmed) = oneshot::channel();
-                // There is no reply only if this process ends.
+                // Without a reply, this process is ending.
                 if handover.send(HandoverEvent::Settled(confirm)).is_err() || confirmed.await.is_err() {
                     return;
                 }
@@ -102,8 +102,8 @@ async fn run(
     }
 }
 
-/// Checks for rules of the predecessor that redirect our queries, until it has released its last
-/// lease.
+/// Checks, until the predecessor has released its last lease, whether rules of the predecessor
+/// redirect this server's queries.
 async fn check_stale_rules(running: &Weak<ServerState>) {
     for _ in 0..LOOKS_FOR_RULES {
         let Some(server) = running.upgrade() else { return };
@@ -115,7 +115,8 @@ async fn check_stale_rules(running: &Weak<ServerState>) {
     }
 }
 
-/// Logs rules without a server that redirect our queries; returns whether there are any.
+/// Logs an error if rules of an ended process redirect this server's queries; returns whether they
+/// do.
 fn log_stale_rules(running: &ServerState, silent: &str) -> bool {
     let configuration = running.configuration.load();
     let addresses: Vec<_> = configuration.endpoints.keys().map(|endpoint| endpoint.address.ip()).collect();
@@ -130,8 +131,8 @@ fn notify(running: &ServerState, what: &str, outcome: Result<(), node::NodeError
     }
 }
 
-/// Probes every listen address without redirected queries: UDP concurrently, since a lost query
-/// takes time, then TCP sequentially.
+/// Probes every listen address, except those with queries redirected elsewhere: UDP concurrently,
+/// since a lost query takes time, then TCP sequentially.
 ///
 /// # Errors
 /// The address, or its worker, that did not answer.
@@ -166,7 +167,7 @@ async fn probe(running: &Arc<ServerState>, led_away: &[IpAddr]) -> Result<(), St
     Ok(())
 }
 
-/// Stack for probes, of which a TLS ClientHello needs most.
+/// Bytes of the probe thread's stack; a TLS ClientHello needs the most.
 const STACK: usize = 256 * 1024;
 /// Pause after a failed probe.
 const RETRY: Duration = Duration::from_millis(100);
@@ -175,7 +176,7 @@ const RETRY: Duration = Duration::from_millis(100);
 const LOOKS_FOR_RULES: u32 = 100;
 /// Total time limit of all addresses and workers.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Maximum of concurrent probes.
+/// Maximum number of concurrent probes.
 const AT_ONCE: usize = 64;
 /// How the watchdog probes.
 const MANNER: ProbeOptions = ProbeOptions {

@@ -69,12 +69,12 @@ fn exporter() -> Arg {
         .help("Address of /metrics with the metrics of production's exporter only; off: none")
 }
 
-/// The environment variable of a flag of `node run`, `up` and `status`.
+/// Returns the name of the environment variable of a flag of `node run`, `up` and `status`.
 pub(super) fn variable(flag: &str) -> String {
     format!("LOCALDNS_NODE_{}", flag.replace(['-', '.'], "_").to_uppercase())
 }
 
-/// Adds its variable to each flag's help.
+/// Adds the name of its variable to the help of each flag.
 fn with_names(command: Command) -> Command {
     command.mut_args(|arg| {
         let Some(flag) = arg.get_long() else { return arg };
@@ -84,7 +84,8 @@ fn with_names(command: Command) -> Command {
     })
 }
 
-/// A command line with the environment's flags before the typed ones, since the last one counts.
+/// Inserts the flags that environment variables set before the typed flags, since the last of
+/// repeated flags counts.
 pub(super) fn with_variables(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Vec<OsString> {
     let ([first, name, ..], node) = (args.as_slice(), command()) else { return args };
     let Some(sub) = name.to_str().and_then(|name| node.find_subcommand(name)).filter(|_| first == "node")
@@ -92,8 +93,9 @@ pub(super) fn with_variables(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Opti
         return args;
     };
     let from_environment = |flag: &str| env(&variable(flag)).filter(|value| !value.is_empty());
-    // For two flags that exclude each other, the command line overrides the other's variable.
-    // Between both variables, AKS's file wins: the unit sets the other.
+    // `-conf` and `-environment` exclude each other: either of them typed overrides the variable of
+    // the other one. If both variables are set, that of `-environment` wins, since the systemd unit
+    // sets that of `-conf`.
     let is_excluded = |flag: &str| match flag {
         "conf" => is_typed(&args, "environment") || from_environment("environment").is_some(),
         "environment" => is_typed(&args, "conf"),
@@ -229,7 +231,7 @@ fn annotation(sub: &ArgMatches) -> Annotation {
     }
 }
 
-/// The settings of the flags of [`settings`].
+/// Returns the settings from the flags of [`settings`].
 pub(super) fn settings_of(sub: &ArgMatches) -> NodeSettings {
     let text = |name: &str| sub.get_one::<String>(name).map(String::as_str);
     let health = sub.get_one("health-port").copied().unwrap_or(NodeSettings::HEALTH_PORT);
@@ -248,8 +250,8 @@ pub(super) fn settings_of(sub: &ArgMatches) -> NodeSettings {
         acl_fails_closed: text("failover-acl") == Some("closed"),
         at_stop: match text("at-stop") {
             Some("clean") => AtStop::Clean,
-            // Without leases the rules cannot fail clients over: without the addresses, clients get
-            // an error at once.
+            // Without leases, the rules cannot fail clients over. The addresses are then removed,
+            // so that clients get an error at once.
             None if !rules.has_leases() => AtStop::Clean,
             _ => AtStop::Failover,
         },

@@ -120,8 +120,8 @@ fn path(name: &'static str, help: &'static str) -> Arg {
     text(name, "PATH", help).value_parser(value_parser!(PathBuf))
 }
 
-/// Parses a number of seconds or a duration. node-cache multiplies the latter by a second, so its
-/// users write `30ns` for 30 s: below a microsecond each nanosecond counts as a second here, too.
+/// Parses a number of seconds or a duration. node-cache multiplies a duration by one second, so
+/// that `30ns` means 30 s there; a duration below a microsecond is multiplied here, too.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<u32>().ok().map(|seconds| Duration::from_secs(seconds.into()));
     let interval =

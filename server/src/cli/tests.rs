@@ -122,7 +122,7 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
         Ok(Invocation::Node(NodeCommand::Status(false), ..))
     ));
     assert_eq!(with(all, &["down"]), Ok(Invocation::NodeDown));
-    // A typed flag wins, and so does -conf over the variable of -environment.
+    // A typed flag overrides its variable, and a typed -conf also the variable of -environment.
     let Ok(Invocation::Node(_, flags, settings)) = with(all, &["up", "-p", "53", "-link=eth9"]) else {
         panic!("no up")
     };
@@ -134,7 +134,7 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
     assert_eq!((flags.conf, settings.environment), (Some("/f".into()), None));
     let Ok(Invocation::Node(_, _, settings)) = with(environment, &["run"]) else { panic!("no run") };
     assert_eq!(settings.environment, Some("/e".into()));
-    // The unit sets LOCALDNS_NODE_CONF, and the environment's file may set the other.
+    // The systemd unit sets LOCALDNS_NODE_CONF, so LOCALDNS_NODE_ENVIRONMENT has precedence.
     let both: &[_] = &[("LOCALDNS_NODE_CONF", "/b"), ("LOCALDNS_NODE_ENVIRONMENT", "/e")];
     let Ok(Invocation::Node(_, flags, settings)) = with(both, &["run"]) else { panic!("no run") };
     assert_eq!((flags.conf, settings.environment), (None, Some("/e".into())));
@@ -145,7 +145,7 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
         let Ok(Invocation::Node(_, flags, _)) = with(&[], args) else { panic!("no run") };
         assert_eq!(flags.pidfile, pidfile, "{args:?}");
     }
-    // Without `node` none of them is read.
+    // Without `node`, none of the variables is read.
     let serve = parse([], &|name: &str| name.starts_with("LOCALDNS_NODE_").then(|| "so".to_owned()));
     assert!(matches!(serve, Ok(Invocation::Serve(_))), "{serve:?}");
     for (set, args, expected) in [
@@ -168,7 +168,7 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
     ] {
         match with(set, args) {
             Err(error) => assert_eq!(error, expected),
-            // `up` does not have this flag, and does not read it.
+            // `up` does not have this flag, and does not read its variable.
             Ok(_) => assert_eq!(expected, "LOCALDNS_NODE_QUIET"),
         }
     }

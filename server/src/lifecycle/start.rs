@@ -30,8 +30,8 @@ use node_run::{LeaseManager, LeaseState, NodeSettings, Readiness, ReloadStatus};
 impl Server {
     /// Reads, builds, binds and starts, in this order; an error leaves nothing behind.
     ///
-    /// READY is sent later, by the watchdog that is started last: once every endpoint has answered
-    /// it and, with `node`, the rules are in place.
+    /// The watchdog, which is started last, sends READY to systemd once every endpoint has answered
+    /// its probe and, with `node`, the rules are in place.
     ///
     /// # Errors
     /// [`StartError`].
@@ -87,9 +87,9 @@ impl Server {
         let more_pages = (flags.more_metrics, flags.exporter);
         let mut prepared = Some(admin.prepare(plan(&configuration.admin, more_pages))?);
         if predecessor.is_none() {
-            // HTTP probes are answered while the following steps wait for a cluster; a predecessor
-            // still answers them. They may be on an address that exists only since the endpoints
-            // are bound.
+            // The admin pages are served from here on, since the next steps may wait for a cluster;
+            // in a handover the predecessor still serves them. Their address may exist only since
+            // the endpoints were bound.
             prepared.take().into_iter().for_each(|prepared| admin.commit(prepared));
         }
         running.shared.lasting.all().iter().for_each(|kept| kept.begin(&logger));
@@ -167,7 +167,8 @@ impl Server {
         });
         let keeper =
             LeaseManager::start(&self.running, settings, (read, discovery, filler), reload_status, in_place)?;
-        // During a handover one process would restore what `node down` removes.
+        // During a handover `node down` is refused: one of the two processes would restore what it
+        // removes.
         keeper.state().hands_over(self.succession.taker.is_some());
         let _ = leased.set(keeper.state().clone());
         self.keeper = Some(keeper);
@@ -208,7 +209,7 @@ fn build(
     Ok((running, discovery))
 }
 
-/// The content of the admin pages, and their server.
+/// Creates the source of the admin pages, and the admin server.
 fn pages(
     running: &Arc<ServerState>,
     reloads: &Arc<ReloadState>,

@@ -14,7 +14,7 @@ impl Server {
     /// Stops as CoreDNS does: /ready ends, `lameduck` passes in full service, then queries in
     /// flight are answered.
     pub fn stop(mut self) {
-        // Another process has taken over everything.
+        // Another process has taken over the sockets, and this one has stopped already.
         if self.succession.gone {
             return;
         }
@@ -35,8 +35,8 @@ impl Server {
         self.leave_known();
         self.watchdog = None;
         if let Some(keeper) = &held {
-            // From now on the sockets' queues keep queries for the next process. A worker that
-            // hangs is waited for, but does not delay them.
+            // From here on, queries wait in the sockets' queues for the next process. If a worker
+            // hangs, they wait for at most `ENDS`, then they fail over.
             keeper.hold(Some(ENDS));
         }
         self.endpoints.close_listeners(&self.handle);
@@ -49,7 +49,7 @@ impl Server {
         };
         self.answer_the_last(in_flight);
         if let Some(keeper) = held {
-            // Beyond the end of this process, too.
+            // Queries now wait until shortly after the end of this process.
             keeper.hold(None);
         }
         if ended == Some(StopMode::Clean)
@@ -73,7 +73,7 @@ impl Server {
     }
 
     /// Fails this node's clients over, and answers late queries. On a restart with sockets that
-    /// outlive the process they stay, and the lease manager is returned.
+    /// outlive the process, clients do not fail over, and the lease manager is returned.
     fn let_go(&mut self) -> (Option<StopMode>, Option<LeaseManager>) {
         let Some(keeper) = self.keeper.take() else {
             // No process follows, so the sockets are removed from systemd's store: queries would
@@ -90,7 +90,8 @@ impl Server {
                     self.endpoints.offer(&self.notifier);
                 }
                 if self.endpoints.are_left() {
-                    // The next process would restore what `node down` removes meanwhile.
+                    // `node down` is refused from here on: the next process would restore what it
+                    // removes.
                     keeper.state().hands_over(true);
                     return (Some(ended), Some(keeper));
                 }
@@ -98,14 +99,15 @@ impl Server {
             StopMode::Failover | StopMode::Clean => self.endpoints.withdraw(&self.notifier),
         }
         if ended != StopMode::Restart {
-            // The next query over a connection would go to another server, which does not know it.
-            // A client sees the close only while packets pass both ways.
+            // After the failover, packets of a connection reach another server, which does not know
+            // the connection. The client receives the close only while packets still pass both
+            // ways.
             self.running.end_idle_connections();
         }
         keeper.stop(ended);
         if ended != StopMode::Restart {
-            // Queries in flight, and clients with a flow in the connection table, still arrive here
-            // and are answered.
+            // Queries in flight, and those of clients with an entry in the connection tracking
+            // table, still arrive here and are answered.
             let last = corefile::go_values::format_duration(LAST_CLIENTS);
             self.running
                 .logger
@@ -126,6 +128,6 @@ impl Server {
     }
 }
 
-/// How long queries wait for workers that answer queries in flight: about 1.5 s at most if none
-/// hangs.
+/// Maximum time that queries wait in the sockets' queues while workers answer queries in flight,
+/// which takes at most about 1.5 s unless a worker hangs.
 const ENDS: Duration = Duration::from_secs(3);

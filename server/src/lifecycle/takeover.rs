@@ -56,7 +56,7 @@ impl Succession {
 }
 
 impl Server {
-    /// Whether another process is still, or again, the service's main process.
+    /// Whether another process is, or is about to become, the service's main process.
     pub fn is_beside_another(&self) -> bool {
         let Succession { taker, succeeds, under_way, gone, .. } = &self.succession;
         taker.is_some() || *succeeds || *under_way || *gone
@@ -80,7 +80,7 @@ impl Server {
 
     fn hand_over(&mut self, giver: PredecessorEnd, started: Started) {
         self.succession.started = started.clone();
-        // The next process reads it once it has the sockets.
+        // The next process reads the saved state once it has the sockets.
         self.leave_known();
         let begun = self.endpoints.copies(warm_start::leave(&self.running)).and_then(|sockets| {
             next_process::hand_over(giver, sockets, started, self.succession.events.clone())
@@ -94,8 +94,8 @@ impl Server {
         }
     }
 
-    /// Sets whether a handover is in progress: the next process would restore what `node down`
-    /// removes.
+    /// Sets whether a handover is in progress, during which `node down` is refused: the next
+    /// process would restore what it removes.
     fn is_under_way(&mut self, is: bool) {
         self.succession.under_way = is;
         if let Some(keeper) = &self.keeper {
@@ -132,8 +132,8 @@ impl Server {
                     "the previous process took its sockets back: this one was not ready in time".to_owned()
                 );
             }
-            // One handover at a time: dropping `giver` closes the second one's socket, which
-            // reports it.
+            // One handover at a time: dropping `giver` closes the connection to the second process,
+            // which then reports an error.
             HandoverEvent::Connected(giver) if self.is_beside_another() => drop(giver),
             HandoverEvent::Connected(giver) => {
                 self.running.logger.info(None, "another process is taking over");
@@ -154,14 +154,15 @@ impl Server {
         Ok(NextPhase::Goes)
     }
 
-    /// Every address has answered, and no other process is the service's main process.
+    /// Prepares for the next process. Called once every address has answered and no other process
+    /// is the service's main process.
     fn settled(&mut self) {
         match &self.keeper {
             // Rules that match an open socket would not detect this process's death while systemd's
             // store keeps the socket open.
             Some(keeper) if keeper.state().is_seen_by_sockets() => self.endpoints.withdraw(&self.notifier),
-            // After a kill the next process gets the sockets from systemd's store, with the queries
-            // in their queues.
+            // If this process is killed, the next one gets the sockets from systemd's store, with
+            // the queries in their queues.
             _ => self.endpoints.offer(&self.notifier),
         }
         if let Some((wanted, room)) = self.endpoints.beyond_store(&self.notifier) {
@@ -179,13 +180,13 @@ impl Server {
         }
     }
 
-    /// Stops reading the sockets for another process, or starts again.
+    /// Stops reading the sockets, for another process to read them, or starts again.
     fn park(&mut self, parked: bool) {
         if std::mem::replace(&mut self.succession.parked, parked) == parked {
             return;
         }
-        // Leases are extended before the workers stop reading: the sockets' queues keep queries
-        // meanwhile.
+        // Leases are extended before the workers stop reading, since queries then wait in the
+        // sockets' queues.
         if let Some(keeper) = self.keeper.as_ref().filter(|_| parked) {
             keeper.hold(Some(ANSWERS_ELSEWHERE));
         }
@@ -203,8 +204,9 @@ impl Server {
         }
     }
 
-    /// Kills a successor that this process started, if it must end without one. Queries that it
-    /// read are lost, and queued ones are read here again.
+    /// Kills a successor that this process started, if this process must end before the handover
+    /// has. Queries that the successor has read are lost; queued ones are read by this process
+    /// again.
     pub fn end_successor(&mut self) {
         if !self.succession.gone && self.succession.started.end() {
             self.park(false);
@@ -223,7 +225,7 @@ impl Server {
         }
         let _ = giver.done();
         self.succession.gone = true;
-        // /health and /ready are the next process's from now on.
+        // The next process serves /health and /ready from now on.
         self.admin.close();
         if let Some(keeper) = self.keeper.take() {
             keeper.leave();
@@ -242,9 +244,10 @@ const ANSWERS_ELSEWHERE: Duration = Duration::from_millis(1500);
 /// The state of this process after an event.
 #[derive(Debug)]
 pub enum NextPhase {
-    /// It continues.
+    /// The process continues as before.
     Goes,
-    /// It has taken over, and is ready once the sender replies.
+    /// The process has taken over from the previous one. READY is sent to systemd once the main
+    /// thread replies by the sender.
     TookOver(oneshot::Sender<()>),
     /// Another process serves: exit.
     Ends,

@@ -167,7 +167,7 @@ fn what_we_wrote_ourselves_is_not_built_a_second_time() {
     assert!(fs::read_to_string(&file).unwrap().contains("192.0.2.1"), "then the file");
     assert!(!look(None), "it is served already");
     assert!(look(Some("192.0.2.8 canary\n")), "the text of another program is built");
-    // Data that was read before something was learned is older.
+    // A text that was read before addresses were learned is outdated.
     let since = kept.learned();
     let read = |since| kept.read(since, b"192.0.2.7 canary\n", Duration::ZERO, server.scene.now);
     assert!(read(since).is_some());
@@ -184,7 +184,7 @@ fn file_written_during_read() {
     let file = directory.path().join("hosts");
     let corefile = format!(". {{\nbind 127.0.0.1\nhosts {} {{\nrefresh a\n}}\n}}\n", file.display());
     let draft = ValidatedConfig::read(&Origin::Text(corefile.as_str().into()), 53).unwrap();
-    // Long enough that a check rarely ends before the next line of this test.
+    // The file is so long that a check rarely ends before the next line of this test.
     fs::write(&file, "# as long as others are\n".repeat(40_000) + "192.0.2.9 canary\n").unwrap();
     let server = Arc::new(Serving { scene: Scene::new(&corefile), environment: Environment::default() });
     let (hosts, now) = (&server.scene.shared.hosts, server.scene.now);
@@ -195,7 +195,7 @@ fn file_written_during_read() {
     let canary = Name::from_text("canary").unwrap();
     assert_eq!(first.knows(&canary, wire::RType::A), Some(true));
     for ttl in 1..20 {
-        // As after a reload that changes `hosts`.
+        // A new table, as after a reload that changes `hosts`.
         let spec = HostsSpec { ttl, ..first.spec().clone() };
         let _held = hosts.table(&spec);
         let table = hosts.all().pop().unwrap();

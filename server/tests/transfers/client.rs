@@ -20,7 +20,7 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// The content of one message.
+    /// Parses one message.
     pub(crate) fn of(message: &[u8]) -> Self {
         let mut received = Self::default();
         received.add(message);
@@ -53,7 +53,7 @@ impl Received {
     }
 }
 
-/// Reads a transfer.
+/// A reader of one transfer.
 pub(crate) struct TransferReader {
     id: u16,
     expected: u32,
@@ -61,7 +61,7 @@ pub(crate) struct TransferReader {
 }
 
 impl TransferReader {
-    /// Expects this many records between the SOAs.
+    /// Creates a reader that expects `expected` records between the SOAs.
     pub(crate) fn new(id: u16, expected: u32) -> Self {
         Self { id, expected, received: Received::default() }
     }
@@ -85,7 +85,7 @@ impl TransferReader {
     }
 }
 
-/// A connection with a small receive buffer.
+/// Opens a connection with a small receive buffer.
 pub(crate) fn narrow(server: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::for_address(server), Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -93,7 +93,7 @@ pub(crate) fn narrow(server: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// An IXFR of `example` from a client that has this version (RFC 1995, section 3).
+/// Returns an IXFR query for `example` from a client that has this version (RFC 1995, section 3).
 pub(crate) fn ixfr(serial: u32) -> Vec<u8> {
     let mut message = Ask::new("example", "IXFR").bytes();
     message[9] = 1;

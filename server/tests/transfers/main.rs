@@ -1,5 +1,5 @@
-//! A stream of messages as an answer, over TCP and TLS, from a source of this test: complete, in
-//! order, no faster than its client, within the bytes that streams may hold.
+//! Zone transfers over TCP and TLS, from a source of this test: complete, in order, no faster than
+//! the client reads, within the bytes that streams may hold.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -88,7 +88,7 @@ impl Scene {
         self.running.configuration.store(Arc::new(configuration));
     }
 
-    /// A client of each transport, with a small receive buffer.
+    /// Connects a client over TCP and one over TLS, with small receive buffers.
     fn clients(&self) -> [Connection; 2] {
         let plain = Connection::ready(narrow(self.plain), PATIENCE).unwrap();
         let tls = narrow(self.tls);
@@ -96,7 +96,8 @@ impl Scene {
         [plain, Connection::encrypt(tls, &self.trust).unwrap()]
     }
 
-    /// The number of references to the current zone, other than the server's and the caller's.
+    /// Returns the number of references to the current zone, other than the server's and the
+    /// caller's.
     fn held(&self) -> usize {
         Arc::strong_count(&self.zones.now()) - 2
     }
@@ -116,18 +117,18 @@ impl Scene {
 fn large_transfer_over_tcp_and_tls() {
     let scene = Scene::start("");
     for (mut client, transport) in scene.clients().into_iter().zip(["tcp", "tls"]) {
-        // A query behind it on the same connection is answered next.
+        // A query after the transfer, on the same connection, is answered next.
         client.send(&Ask::new("eXample", "AXFR").id(7).edns(1232).bytes()).unwrap();
         client.send(&Ask::new("a.example", "A").id(8).bytes()).unwrap();
         let received = TransferReader::new(7, RECORDS).read(&mut client);
         assert_eq!((received.records, received.serials.clone()), (RECORDS, vec![1, 1]), "{transport}");
         let behind = client.message().unwrap();
         assert_eq!((behind.id, behind.rcode()), (8, 0), "{transport}");
-        // It is one reply, counted and logged when it has ended, with all its bytes.
+        // The transfer is one reply, counted and logged when it has ended, with all its bytes.
         let line = format!("\"AXFR IN example. tcp 36 false 65535\" NOERROR qr,aa,rd {} ", received.octets);
         scene.wait("a line of the transfer", || scene.log.text().contains(&line));
         scene.wait("nothing held for the client", || scene.running.connections.octets() == 0);
-        // Another one, until the client disconnects.
+        // A second transfer, after which the client disconnects.
         client.send(&Ask::new("example", "AXFR").id(9).bytes()).unwrap();
         assert_eq!(TransferReader::new(9, RECORDS).read(&mut client).records, RECORDS, "{transport}");
     }
@@ -158,7 +159,7 @@ fn a_client_is_sent_no_more_than_it_reads_and_others_are_served_meanwhile() {
     for (n, client) in clients.iter_mut().enumerate() {
         client.send(&Ask::new("example", "AXFR").id(n as u16 + 1).bytes()).unwrap();
     }
-    // Both are read a little, in turn; queries beside them are answered.
+    // Both transfers are read in turn, one message at a time; other queries are answered meanwhile.
     for _ in 0..20 {
         for (client, reader) in clients.iter_mut().zip(&mut readers) {
             assert!(!reader.step(client));
@@ -169,7 +170,7 @@ fn a_client_is_sent_no_more_than_it_reads_and_others_are_served_meanwhile() {
     scene.wait("what waits for its clients", || scene.running.connections.octets() > 1024);
     assert!(scene.running.connections.octets() <= MOST_HELD);
     assert_eq!(scene.held(), 2, "one snapshot for each");
-    // Changes of the zone and of the configuration do not affect them.
+    // Changes of the zone and of the configuration do not affect the transfers in progress.
     scene.zones.change(10);
     scene.reload();
     for (client, reader) in clients.iter_mut().zip(readers) {
@@ -231,7 +232,7 @@ fn there_are_only_so_many_transfers_to_one_client() {
         assert_eq!((reply.rcode(), reply.answers.len()), (2, 0));
     }
     assert!(scene.running.connections.octets() <= 2 * MOST_HELD);
-    // One disconnects, and there is room.
+    // One client disconnects, and there is room for another transfer.
     drop(clients.remove(0));
     scene.wait("room", || {
         let [mut client, _] = scene.clients();
@@ -320,7 +321,7 @@ const RECORDS: u32 = 100_000;
 /// entry.
 const MOST_HELD: usize = 2 * 68 * 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// It outlives every server.
+/// The runtime outlives every server.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 });

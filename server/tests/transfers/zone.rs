@@ -15,7 +15,7 @@ pub(crate) struct Zone {
     pub(crate) records: u32,
 }
 
-/// The Corefile data of a plugin with the zone; also the source.
+/// The plugin data of a Corefile with the zone; also the source itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Zones(pub(crate) Arc<Mutex<Arc<Zone>>>);
 
@@ -24,7 +24,7 @@ impl Zones {
         Self(Arc::new(Mutex::new(Arc::new(Zone { serial: 1, records }))))
     }
 
-    /// The current version.
+    /// Returns the current version.
     pub(crate) fn now(&self) -> Arc<Zone> {
         self.0.lock().unwrap().clone()
     }
@@ -70,7 +70,7 @@ impl Source for Zones {
     }
 }
 
-/// The zone, from SOA to SOA, or only the SOA.
+/// The messages of a transfer: the zone from SOA to SOA, or only the SOA.
 struct Walk {
     zone: Arc<Zone>,
     apex: Name,
@@ -85,7 +85,7 @@ impl Messages for Walk {
             let pushed = if self.next == 0 || self.next == self.zone.records + 1 {
                 message.push(&self.apex, RType::SOA, 60, &soa(self.zone.serial))
             } else if self.next.is_multiple_of(10_000) {
-                // One that fills a message, larger than usual.
+                // A record that fills a message, which is larger than usual.
                 message.push(&owner(self.next), RType::TXT, 60, &[0; 60_000])
             } else {
                 message.push(&owner(self.next), RType::A, 60, &self.next.to_be_bytes())
@@ -99,7 +99,7 @@ impl Messages for Walk {
     }
 }
 
-/// A faulty source: it has more, and adds nothing; or panics.
+/// The messages of a faulty source, which promises more and adds nothing, or panics.
 struct Broken(u32);
 
 impl Messages for Broken {
@@ -115,7 +115,7 @@ impl Messages for Broken {
     }
 }
 
-/// The owner name of the nth record.
+/// Returns the owner name of the nth record.
 pub(crate) fn owner(n: u32) -> Name {
     Name::from_text(&format!("r{n}.sub.example")).unwrap()
 }
