@@ -23,7 +23,7 @@ use hickory_server::zone_handler::MessageResponseBuilder;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, Runtime};
 
-/// Data sources of such a server.
+/// Data sources of the server.
 pub struct Sources<'s> {
     /// The hosts file, looked up first.
     pub hosts: &'s Path,
@@ -81,7 +81,7 @@ fn resolver(upstream: SocketAddr, entries: u64) -> Result<TokioResolver> {
     Ok(builder.build()?)
 }
 
-/// The records of each name of a hosts file.
+/// Returns the records of each name of a hosts file.
 fn table(text: &str) -> Result<HashMap<LowerName, Vec<Record>>> {
     let mut table = HashMap::<LowerName, Vec<Record>>::new();
     for line in text.lines() {
@@ -150,7 +150,7 @@ async fn send<'a>(
     }
 }
 
-/// In seconds, as in localdns's `hosts`.
+/// TTL in seconds, as in localdns's `hosts`.
 const HOSTS_TTL: u32 = 3600;
 /// Maximum idle time of a TCP client.
 const IDLE: Duration = Duration::from_secs(10);

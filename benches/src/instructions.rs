@@ -1,4 +1,5 @@
-//! Instructions of a query, outside the kernel: independent of the machine's load.
+//! Counts the instructions of a query outside the kernel, which do not depend on the machine's
+//! load.
 //!
 //! The release server, a static binary, runs under callgrind and receives queries on its real
 //! sockets: a few in one run and many in another. The difference in instructions divided by the
@@ -30,10 +31,11 @@ pub struct Options {
     /// Kinds of queries, by name, with commas between them [default: all that have a budget]
     #[arg(long, value_delimiter = ',')]
     works: Vec<String>,
-    /// Count misses of a cache of so many octets, 16 ways of 64, as well: only where a budget is held do instructions count
+    /// Also count the misses of a cache of this many bytes, with 16 ways and lines of 64 bytes;
+    /// budgets limit only instructions
     #[arg(long)]
     cache: Option<u32>,
-    /// Leave what callgrind wrote in this directory, for callgrind_annotate
+    /// Keep callgrind's output in this directory, for callgrind_annotate
     #[arg(long)]
     keep: Option<PathBuf>,
     #[command(flatten)]
@@ -80,7 +82,7 @@ fn count(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Instructions and misses of one query.
+/// Returns the instructions and cache misses of one query.
 fn per_query(
     server: &Server,
     work: &Work,
@@ -94,7 +96,7 @@ fn per_query(
     Ok(((many - few) / FURTHER, (many_misses as f64 - few_misses as f64) / FURTHER as f64))
 }
 
-/// All instructions and all cache misses of a server from start to end, with this many queries.
+/// Returns all instructions and cache misses of a server from start to end, with this many queries.
 fn one_run(
     server: &Server,
     work: &Work,
@@ -144,7 +146,8 @@ fn one_run(
     }
     prefill(work, listen, 0)?;
     if api.is_some() {
-        // Chunk sizes of lists depend on time, and lists are most of the run's instructions.
+        // The lists are not counted: their chunk sizes depend on time, and they are most of the
+        // run's instructions.
         count_from_now(running.pid())?;
     }
     let plan = FloodPlan {
@@ -186,7 +189,7 @@ fn count_from_now(process: u32) -> Result<()> {
     Ok(())
 }
 
-/// The count of an event.
+/// Returns the total of an event in callgrind's output.
 fn total(text: &str, event: &str) -> Option<u64> {
     let words = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::split_whitespace);
     let at = words("events: ")?.position(|word| word == event)?;
@@ -196,8 +199,9 @@ fn total(text: &str, event: &str) -> Option<u64> {
 /// Rows of the comparison and the budget of a query in the static binary: a tenth above the count
 /// when the row was last made cheaper, since compilers and hash seeds differ a little.
 ///
-/// Before plugins had folders, and steps and sources lists, the same rows took 1,641 (hosts), 2,277 (cache), 1,431 (nxdomain) and
-/// 1,374 (whoami): the budgets are 0.68, 0.70, 0.67 and 0.67 of that.
+/// Before plugins had folders of their own, and blocks lists of steps and sources, the same rows
+/// took 1,641 (hosts), 2,277 (cache), 1,431 (nxdomain) and 1,374 (whoami): the budgets are 0.68,
+/// 0.70, 0.67 and 0.67 of that.
 const BUDGETS: [(&str, u64); 9] = [
     ("hosts", HOSTS),
     // The number of lines does not affect a lookup.

@@ -1,7 +1,7 @@
 //! Measurements: the servers that `load` runs against, and their figures.
 //!
-//! It knows every server, localdns too, only by its command line and its replies: it imports no
-//! crate of the server but `sockets` and `wire`. Errors are for a terminal: `anyhow`.
+//! Every server, localdns too, is known only by its command line and its replies: of the server's
+//! crates only `sockets` and `wire` are imported. Errors are for a terminal: `anyhow`.
 
 pub mod compare;
 pub mod hickory;

@@ -31,7 +31,8 @@ enum Command {
         #[arg(long, value_name = "ADDRESS:PORT")]
         upstream: SocketAddr,
     },
-    /// Answer from a hosts file, else from an upstream and a cache, on hickory-server: what our own loop is measured against
+    /// Answer from a hosts file, else from an upstream and a cache, on hickory-server: to compare
+    /// with localdns's own event loop
     Hickory {
         #[command(flatten)]
         serve: Serve,
@@ -41,7 +42,7 @@ enum Command {
         /// Address of the upstream
         #[arg(long, value_name = "ADDRESS:PORT")]
         upstream: SocketAddr,
-        /// Answers that its cache keeps
+        /// Maximum number of cached answers
         #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
         entries: u64,
         /// Threads
@@ -77,16 +78,17 @@ struct Serve {
 
 #[derive(Args)]
 struct Flood {
-    /// Address to ask; may be repeated
+    /// Address to query; may be repeated
     #[arg(long, required = true, value_name = "ADDRESS:PORT")]
     target: Vec<SocketAddr>,
-    /// What to ask: hosts:N, cached:N, zipf:N:S, miss, nxdomain:N, zones:N, whoami, file:PATH, each with =WEIGHT; may be repeated
+    /// Queries to send: hosts:N, cached:N, zipf:N:S, miss, nxdomain:N, zones:N, whoami, file:PATH,
+    /// each with =WEIGHT; may be repeated
     #[arg(long, required = true, value_name = "KIND[=WEIGHT]")]
     ask: Vec<Ask>,
-    /// Take any reply for right, as an echo's
+    /// Accept any reply as right, such as that of an echo server
     #[arg(long)]
     any_reply: bool,
-    /// Ask over TCP, pipelined
+    /// Query over TCP, pipelined
     #[arg(long)]
     tcp: bool,
     /// Sockets or connections of each thread
@@ -104,19 +106,19 @@ struct Flood {
     /// Seconds that count
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     seconds: f64,
-    /// Seconds before those
+    /// Seconds of load before the seconds that count
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     warmup: f64,
     /// Seconds after which a query is lost
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     patience: f64,
-    /// Most queries in all
+    /// Maximum number of queries in total
     #[arg(long, default_value_t = 1_000_000_000)]
     queries: u64,
-    /// Chooses names and their order; `miss` asks other names with another seed
+    /// Seed of the names and their order; `miss` queries other names with another seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Never sleep while waiting: exact times where the core has nothing else to do
+    /// Poll for replies without sleeping: exact times, for a core without other work
     #[arg(long)]
     spin: bool,
 }

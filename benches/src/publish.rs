@@ -1,9 +1,10 @@
-//! Cost of publications to concurrent queries: a hosts file of many lines is replaced, by the
-//! server itself and by another program, during an open loop of queries for its names.
+//! Measures the cost of publications to concurrent queries: a hosts file of many lines is replaced,
+//! by the server itself and by another program, during an open loop of queries for its names.
 //!
 //! Slices without and with publications alternate on one server. In both, the other program writes
-//! as much, but in the first to a file that no server reads, and the managed name is queried as
-//! often, but its address stays: the difference between them is the server's own work.
+//! as much, and the managed name is queried as often. Without publications, the program writes to a
+//! file that no server reads, and the name's address stays. The difference between the slices is
+//! the server's own work.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -28,7 +29,7 @@ use load::counts::RunCounts;
 use load::flood::{self, FloodPlan, Pace};
 use load::workload::{Ask, Kind, Workload};
 
-/// How much is asked, and beside what.
+/// The number of queries, and the publications meanwhile.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Queries of each kind of slice, in all
@@ -135,7 +136,8 @@ fn slices(options: &Options, scene: &Scene, localdns: &Path, corefile: &Path) ->
     Ok(())
 }
 
-/// Returns one slice that counts, or an error: 100 ms of stolen processor time are 2 % of a slice.
+/// Repeats a slice until it counts, at most `repeats` times: 100 ms of stolen processor time are 2
+/// % of a slice.
 fn quiet_slice(
     options: &Options,
     plan: &FloodPlan,
@@ -175,7 +177,7 @@ struct Scene {
     /// Whether the hosts file is being replaced.
     publishing: AtomicBool,
     over: AtomicBool,
-    /// Replacements by the server, and by the other program.
+    /// Replacements by the server; `others` counts those by the other program.
     own: AtomicU64,
     others: AtomicU64,
 }
@@ -205,12 +207,13 @@ impl Scene {
         )
     }
 
-    /// A line that differs each time.
+    /// Returns a line that differs for each number.
     fn canary(number: u64) -> String {
         format!("10.255.{}.{} canary.bench\n", number >> 8 & 0xff, number & 0xff)
     }
 
-    /// The upstream of the managed name; its address changes with every answer during publications.
+    /// Serves the upstream of the managed name. During publications the name's address changes with
+    /// every answer.
     fn answer(&self) -> Result<()> {
         let number = AtomicU32::new(0);
         responder::serve(&[UPSTREAM], None, LASTING, |query, reply| {
@@ -226,7 +229,7 @@ impl Scene {
         })
     }
 
-    /// The other program: replaces the file repeatedly.
+    /// Replaces the file repeatedly, as the other program.
     fn write_again_and_again(&self) -> Result<()> {
         let mut seen = state(&self.hosts);
         let clock = Clock::start();
@@ -250,7 +253,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Counts a replacement by the server.
+    /// Counts a replacement by the server, if the file has changed.
     fn look(&self, seen: &mut State) {
         let found = state(&self.hosts);
         let changed = std::mem::replace(seen, found) != found;
@@ -258,8 +261,8 @@ impl Scene {
     }
 }
 
-/// Writes a file beside and renames it, as a careful program does. In small pieces, since the load
-/// is on the same core.
+/// Writes a new file beside `path` and renames it, as a careful program does. It writes in small
+/// pieces, since the load is on the same core.
 fn write(path: &Path, texts: [&str; 2]) -> Result<()> {
     let beside = path.with_extension("new");
     let mut file = File::create(&beside).with_context(|| beside.display().to_string())?;
@@ -270,7 +273,8 @@ fn write(path: &Path, texts: [&str; 2]) -> Result<()> {
     fs::rename(&beside, path).with_context(|| path.display().to_string())
 }
 
-/// Identifies a version of a file; a replacement may reuse the inode number.
+/// The identity of a version of a file: inode and time of change, since a replacement may reuse the
+/// inode number.
 type State = Option<(u64, i64, i64)>;
 
 fn state(path: &Path) -> State {
@@ -291,7 +295,7 @@ fn row(title: &str, counts: &RunCounts) -> String {
 const TITLES: [&str; 2] = ["without publications", "with publications"];
 const HEAD: &str = "| slices | queries | lost | wrong | p50 us | p99 us | p99.9 us | longest us | the load's own longest delay us |\n\
                     |---|---|---|---|---|---|---|---|---|";
-/// Longer than the server's intervals for the file and for the managed name.
+/// Time to settle: longer than the server's intervals for the file and for the managed name.
 const SETTLE: Duration = Duration::from_secs(7);
 /// Longer than any run.
 const LASTING: Duration = Duration::from_secs(24 * 3600);

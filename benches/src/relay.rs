@@ -12,8 +12,8 @@ use load::burst::Burst;
 use load::clock::Clock;
 
 /// Forwards every query received on `listen` to `upstream` with a new id, and every reply back;
-/// pinned to `core` if given. Returns after `lasting`. It reads nothing but the id: no retry, no
-/// timeout.
+/// pinned to `core` if given. Returns after `lasting`. It reads only the id of a message, and has
+/// no retries and no timeouts.
 ///
 /// # Errors
 /// Errors of the kernel for addresses, sockets and cores.

@@ -53,7 +53,8 @@ pub fn serve(
     }
 }
 
-/// The query with QR set: the cheapest possible reply.
+/// Writes the query with QR set, the cheapest possible reply; returns false if the message is no
+/// query.
 #[inline]
 pub fn echo(query: &[u8], reply: &mut Vec<u8>) -> bool {
     reply.extend_from_slice(query);

@@ -1,6 +1,6 @@
-//! Cost of the rules of `node run` at full rate compared to NOTRACK alone, for clients in a pod:
-//! servers in network namespaces behind a veth, loaded in turns; and the cost of parts of the
-//! rules, by leaving parts out.
+//! Measures the cost of the rules of `node run` at full rate compared to NOTRACK alone, for clients
+//! in a pod: servers in network namespaces behind a veth are loaded in turns. The cost of parts of
+//! the rules is measured by leaving parts out.
 
 use std::fs;
 use std::io::Write as _;
@@ -18,7 +18,7 @@ use crate::compare::stage::Stage;
 use load::flood::{self, FloodPlan};
 use load::workload::{Ask, Kind, Workload};
 
-/// How often, how long and where.
+/// Number of floods, their duration and their cores.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Turns, in each of which every server is flooded once
@@ -30,10 +30,11 @@ pub struct Options {
     /// Core of the servers
     #[arg(long, default_value_t = 0)]
     server_core: usize,
-    /// Core of the load, which its packets' way through the rules for queries is on as well; that of the servers: what both cost
+    /// Core of the load, on which the rules for queries run as well; if it is the servers' core,
+    /// the cost of both is measured
     #[arg(long, default_value_t = 1)]
     load_core: usize,
-    /// The least that is allowed of the rate of NOTRACK alone
+    /// Minimum rate, as a share of the rate with NOTRACK alone
     #[arg(long, default_value_t = 0.9)]
     least: f64,
     #[command(flatten)]
@@ -149,7 +150,8 @@ fn notrack(address: &str) -> String {
     )
 }
 
-/// Both tables as `nft` lists them, with another server's address, without owner and timeouts.
+/// Returns both tables as `nft` lists them, with another server's address, without owner and
+/// timeouts.
 fn standing(leased: &str, address: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in leased.lines().filter(|line| line.trim() != "flags owner") {
@@ -166,11 +168,11 @@ fn standing(leased: &str, address: &str) -> String {
 struct Node {
     number: usize,
     server: Running,
-    // Dropped after the server.
+    // The namespace is dropped after the server.
     _namespace: Place,
 }
 
-/// A namespace.
+/// A network namespace, deleted on drop.
 struct Place(String);
 
 impl Drop for Place {
@@ -250,7 +252,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Waits until it answers and its rules exist.
+    /// Waits until the server answers and its rules exist.
     fn wait(&self, variant: &Variant) -> Result<()> {
         let line = format!("queries to {} are answered here", Self::address(self.number));
         for _ in 0..LOOKS {
@@ -267,7 +269,7 @@ impl Node {
         bail!("{} does not answer; it printed: {}", variant.title, self.server.last_words())
     }
 
-    /// Its two tables, the permanent one first.
+    /// Returns the node's two tables, the permanent one first.
     fn rules(&self) -> Result<String> {
         let name = Self::name(self.number);
         sh(
@@ -278,8 +280,8 @@ impl Node {
         )
     }
 
-    /// Number of expressions in the chains of a query before its socket, and of an answer before it
-    /// leaves. A rule that does not match ends at its first expression.
+    /// Returns the number of expressions in the chains of a query before its socket, and of an
+    /// answer before it leaves. A rule that does not match ends at its first expression.
     fn expressions(&self) -> Result<[usize; 2]> {
         let name = Self::name(self.number);
         let listed = sh(&format!("ip netns exec {name} nft --debug=netlink list ruleset inet 2>&1"), "")?;
@@ -329,7 +331,8 @@ fn sh(commands: &str, input: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// As on every node: kube-proxy translates addresses, so that flows without exemption are tracked.
+/// Rules as on every node: kube-proxy translates addresses, so that flows without exemption are
+/// tracked.
 const KUBE_PROXY: &str = "table ip kube-proxy {
     chain prerouting { type nat hook prerouting priority -100; ip daddr 10.96.0.10 dnat to 10.0.0.1; }
     chain postrouting { type nat hook postrouting priority 100; ct status dnat masquerade; }

@@ -48,7 +48,7 @@ fn one_command_measures_and_writes_the_table() {
     let expected = ["whoami echo", "miss echo", "miss relay", "workers echo", "workers-hot echo"];
     assert_eq!(seen, expected);
     for sample in samples {
-        // Ten slices of a tenth, each after a warm-up that is not counted.
+        // Ten slices of 0.1 s, each after a warm-up that is not counted.
         assert_eq!(sample["seconds"], 1.0);
         assert!(sample["rate"].as_f64() > Some(100.0), "{sample}");
         assert_eq!(sample["strays"], 0, "{sample}");

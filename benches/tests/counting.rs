@@ -14,7 +14,7 @@ use load::workload::Workload;
 fn every_fault_of_a_udp_server_is_counted_once() {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let addr = socket.local_addr().expect("bound");
-    // One faulty reply of each kind in ten queries; it ends with the test.
+    // Sends one faulty reply of each kind in ten queries; the thread ends with the test.
     thread::spawn(move || {
         let mut bytes = [0; 512];
         for number in 0.. {
@@ -30,7 +30,7 @@ fn every_fault_of_a_udp_server_is_counted_once() {
                 4 => reply[last] ^= 1,
                 // An id that no query had.
                 5 => drop(socket.send_to(&[&[0x80, 0], &reply[2..]].concat(), peer)),
-                // No reply, but a query.
+                // A message that is a query, not a reply.
                 6 => drop(socket.send_to(&bytes[..length], peer)),
                 _ => {}
             }
@@ -106,7 +106,7 @@ fn pipelined_replies_find_their_queries_in_any_order_and_a_lost_connection_is_re
     });
     let (counts, _) = load(addr, Transport::Tcp, Pace::Closed(8), 400);
     assert_eq!((counts.sent, counts.answered + counts.lost), (400, 400));
-    // Only the queries in flight when the connection ended.
+    // Only queries that were in flight when the connection ended are lost.
     assert!((1..=8).contains(&counts.lost), "{}", counts.lost);
     assert!(counts.network_errors >= 1);
     assert_eq!((counts.wrong(), counts.strays, counts.duplicates), (0, 0, 0));
@@ -122,7 +122,7 @@ fn absent_server_loses_every_query() {
     assert!(counts.network_errors > 0);
 }
 
-/// One lane, no warm-up, 1.5 s of patience, `queries_max` queries.
+/// Runs a load with one lane, no warm-up, 1.5 s of patience and `queries_max` queries.
 fn load(target: SocketAddr, transport: Transport, pace: Pace, queries_max: u64) -> (RunCounts, Window) {
     let plan = FloodPlan {
         transport,

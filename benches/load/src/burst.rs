@@ -1,16 +1,16 @@
 //! The messages of one send call, in one buffer.
 
-/// Messages in sequence, each after its length in two bytes: as a whole for TCP (RFC 1035, section
-/// 4.2.2), and one by one for UDP. Reused, with its memory.
+/// A buffer of messages, each preceded by its length in two bytes. TCP sends the whole buffer (RFC
+/// 1035, section 4.2.2), UDP the single messages. The memory is reused.
 #[derive(Debug, Default)]
 pub struct Burst {
     bytes: Vec<u8>,
-    /// Where each frame starts.
+    /// The offset of each frame in `bytes`.
     starts: Vec<usize>,
 }
 
 impl Burst {
-    /// Adds what `write` appends as one message; at most 65,535 bytes of it are sent.
+    /// Adds one message, which `write` appends; a message is truncated to 65,535 bytes.
     #[inline]
     pub fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
@@ -28,22 +28,22 @@ impl Burst {
         self.starts.clear();
     }
 
-    /// The number of messages.
+    /// Returns the number of messages.
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether it is empty.
+    /// Whether there are no messages.
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// The messages with their lengths before them.
+    /// Returns all messages, each preceded by its length.
     pub fn framed(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The messages, in the order they were added.
+    /// Returns the messages, in the order they were added.
     pub fn messages(&self) -> impl Iterator<Item = &[u8]> {
         let ends = self.starts.iter().skip(1).copied().chain([self.bytes.len()]);
         self.starts.iter().zip(ends).map(|(start, end)| &self.bytes[start + 2..end])

@@ -9,13 +9,13 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts at zero now.
+    /// Starts a clock at zero.
     #[allow(clippy::disallowed_methods, reason = "the time is read here, for all other code")]
     pub fn start() -> Self {
         Self { zero: Instant::now() }
     }
 
-    /// Nanoseconds since its start; overflows after 584 years.
+    /// Returns the nanoseconds since the clock's start; overflows after 584 years.
     #[inline]
     #[allow(clippy::disallowed_methods, reason = "the time is read here, for all other code")]
     pub fn now_ns(&self) -> u64 {

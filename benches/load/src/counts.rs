@@ -6,12 +6,12 @@ use crate::histogram::Histogram;
 use crate::judge::Judgement;
 use crate::outstanding::Settled;
 
-/// The window that is counted, in nanoseconds of the run's clock.
+/// The time window in which queries are counted, in nanoseconds of the run's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Its start; queries due before are warm-up.
+    /// The start; queries that are due before it are warm-up.
     pub from_ns: u64,
-    /// Its end.
+    /// The end.
     pub until_ns: u64,
 }
 
@@ -22,7 +22,7 @@ impl Window {
         (self.from_ns..self.until_ns).contains(&at_ns)
     }
 
-    /// Its length in seconds.
+    /// Returns the window's length in seconds.
     pub fn seconds(&self) -> f64 {
         self.until_ns.saturating_sub(self.from_ns) as f64 / 1e9
     }
@@ -35,9 +35,9 @@ impl Window {
 pub struct RunCounts {
     /// Queries due in the window and sent.
     pub sent: u64,
-    /// Of these, answered in time.
+    /// The queries of `sent` that were answered in time.
     pub answered: u64,
-    /// Of these, not answered in time.
+    /// The queries of `sent` that were not answered in time.
     pub lost: u64,
     /// Replies received within the window, to any query: the numerator of the rate.
     pub replies: u64,
@@ -51,7 +51,7 @@ pub struct RunCounts {
     pub strays: u64,
     /// First replies with another question than the query's.
     pub wrong_question: u64,
-    /// First replies with another rcode than the right one.
+    /// First replies with a wrong rcode.
     pub wrong_rcode: u64,
     /// First replies without the right address.
     pub wrong_address: u64,
@@ -118,7 +118,7 @@ impl RunCounts {
         }
     }
 
-    /// The number of wrong first replies.
+    /// Returns the number of wrong first replies.
     pub fn wrong(&self) -> u64 {
         self.wrong_question + self.wrong_rcode + self.wrong_address
     }
@@ -141,7 +141,7 @@ impl RunCounts {
         self.latency.merge(&other.latency);
     }
 
-    /// p50, p99, p99.9 and maximum latency, in microseconds.
+    /// Returns the p50, p99, p99.9 and maximum latency, in microseconds.
     pub fn latency_us(&self) -> [f64; 4] {
         let latency = &self.latency;
         let ns = [
@@ -153,7 +153,7 @@ impl RunCounts {
         ns.map(|ns| ns as f64 / 1e3)
     }
 
-    /// All counters, for a report.
+    /// Returns all counters, for a report.
     pub fn to_json(&self, window: Window) -> Value {
         let [p50, p99, p999, max] = self.latency_us();
         json!({

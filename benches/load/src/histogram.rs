@@ -1,6 +1,7 @@
 //! Counts of durations in buckets that grow with the duration. No clock.
 
-/// Durations in nanoseconds, each kept to within 1.6 %: 64 buckets for every doubling. All of `u64` fits in 30 kB.
+/// A histogram of durations in nanoseconds, with a resolution of 1.6 %: 64 buckets for every
+/// doubling. All of `u64` fits in 30 kB.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Box<[u64]>,
@@ -17,7 +18,7 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Adds the counts of another.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -26,23 +27,23 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// How many durations were counted.
+    /// Returns the number of counted durations.
     pub fn len(&self) -> u64 {
         self.total
     }
 
-    /// Whether none was.
+    /// Whether no duration was counted.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
 
-    /// The longest duration, exact.
+    /// Returns the longest duration, exactly.
     pub fn max_ns(&self) -> u64 {
         self.max_ns
     }
 
-    /// A duration that `share` (0 to 1) of all do not exceed: the upper end of its bucket, at most the longest. 0 when
-    /// nothing was counted.
+    /// Returns a duration that the share `share` (0 to 1) of all durations does not exceed: the
+    /// upper end of a bucket, at most the longest duration. 0 if nothing was counted.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let rank = ((share.clamp(0.0, 1.0) * self.total as f64).ceil() as u64).max(1);
         let mut seen = 0;
@@ -62,7 +63,8 @@ impl Default for Histogram {
     }
 }
 
-/// Below 64 each value has its bucket; above, the leading bit and the six after it choose.
+/// Returns the bucket of a duration. Below 64 ns each value has its own bucket; above, the leading
+/// bit and the six bits after it select the bucket.
 #[inline]
 fn bucket(ns: u64) -> usize {
     let shift = (u64::BITS - 1 - SUB_BITS).saturating_sub((ns | 1).leading_zeros());

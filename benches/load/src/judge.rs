@@ -7,7 +7,7 @@ use wire::{HEADER, RType, Rcode, Records, Section};
 /// The expected content of a reply, beside the question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// Nothing in particular: an echo's reply will do.
+    /// Any reply, such as that of the echo server.
     Reply,
     /// This rcode.
     Rcode(Rcode),
@@ -15,20 +15,20 @@ pub enum Expect {
     Address(Ipv4Addr),
 }
 
-/// What a reply is.
+/// The result of checking a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// What it must be.
+    /// The expected reply.
     Right,
-    /// It answers another question, or cannot be read.
+    /// A reply to another question, or one that cannot be parsed.
     WrongQuestion,
-    /// It has another rcode.
+    /// A reply with another rcode.
     WrongRcode,
-    /// It has the rcode, but not the address.
+    /// A reply with the expected rcode, but without the address.
     WrongAddress,
 }
 
-/// The id of a reply; `None` for a message that is no reply.
+/// Returns the id of a reply; `None` for a message that is no reply.
 #[inline]
 pub fn reply_id(message: &[u8]) -> Option<u16> {
     let header = message.first_chunk::<HEADER>()?;

@@ -3,8 +3,8 @@
 //! ```text
 //! workload -> flood { burst -> lane -> server -> lane -> outstanding, judge } -> counts
 //! ```
-//! It knows no server, and imports no crate of this workspace but `sockets` and `wire`. Every load
-//! is bounded in time and count. Errors are for a terminal: `anyhow`.
+//! This crate knows no server, and imports no crate of this workspace but `sockets` and `wire`.
+//! Every load is bounded in time and count. Errors are for a terminal: `anyhow`.
 
 pub mod burst;
 pub mod clock;

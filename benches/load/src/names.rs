@@ -43,7 +43,7 @@ impl Pattern {
         }
     }
 
-    /// Name `number`.
+    /// Returns name `number`.
     pub fn name(&self, number: u32) -> Name {
         let mut out = Vec::with_capacity(self.wire.len());
         self.write(number, &mut out);
@@ -51,8 +51,8 @@ impl Pattern {
     }
 }
 
-/// The address of a name in every data source, so that an answer for another name is detected:
-/// 10.0.0.0/8 and a hash (FNV-1a) of the name's lower-case wire form.
+/// Returns the address that every data source has for a name, so that an answer for another name is
+/// detected: in 10.0.0.0/8, from a hash (FNV-1a) of the name's lower-case wire form.
 #[inline]
 pub fn address_of(name_wire: &[u8]) -> Ipv4Addr {
     let hash = name_wire.iter().fold(0x811c_9dc5_u32, |hash, octet| {

@@ -2,7 +2,8 @@
 
 /// The state of one socket's queries by message id: outstanding, answered or lost.
 ///
-/// Ids are assigned in order and reused last, so that a duplicate reply is recognised until then.
+/// Ids are assigned in order, so that an id is reused as late as possible; until then a duplicate
+/// reply is recognised.
 #[derive(Debug)]
 pub struct Outstanding<Q> {
     slots: Box<[Slot<Q>]>,
@@ -25,7 +26,7 @@ enum State {
     Lost,
 }
 
-/// The query of a reply's id.
+/// The query that a reply's id belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled<Q> {
     /// The first reply to this query, which was due at this time.
@@ -39,8 +40,8 @@ pub enum Settled<Q> {
 }
 
 impl<Q: Copy + Default> Outstanding<Q> {
-    /// Allows `ids` queries at once, at most 65,536 and at least 2. More ids recognise duplicates
-    /// for longer; fewer stay in the processor's cache.
+    /// Creates the state of at most `ids` queries at once, from 2 to 65,536. With more ids,
+    /// duplicates are recognised for longer; fewer ids stay in the processor's cache.
     pub fn new(ids: usize) -> Self {
         let slot = Slot { state: State::Unused, query: Q::default(), at_ns: 0 };
         Self { slots: vec![slot; ids.clamp(2, 1 << 16)].into(), next: 0, waiting: 0 }
@@ -71,7 +72,7 @@ impl<Q: Copy + Default> Outstanding<Q> {
         Some(slot.at_ns)
     }
 
-    /// Returns the query of a reply.
+    /// Records a reply and returns its query.
     #[inline]
     pub fn settle(&mut self, id: u16) -> Settled<Q> {
         let Some(slot) = self.slots.get_mut(usize::from(id)) else { return Settled::Stray };
@@ -87,8 +88,8 @@ impl<Q: Copy + Default> Outstanding<Q> {
         }
     }
 
-    /// Gives up every query due before `before_ns`, and calls `lost` with the due time of each.
-    /// Scans all ids, so it must not run for every reply.
+    /// Marks every query due before `before_ns` as lost, and calls `lost` with the due time of
+    /// each. Scans all ids, so it must not run for every reply.
     pub fn expire(&mut self, before_ns: u64, mut lost: impl FnMut(u64)) {
         if self.waiting == 0 {
             return;
@@ -102,7 +103,7 @@ impl<Q: Copy + Default> Outstanding<Q> {
         }
     }
 
-    /// The number of outstanding queries.
+    /// Returns the number of outstanding queries.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.waiting

@@ -5,12 +5,12 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of this seed.
+    /// Starts the sequence of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     #[inline]
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -19,19 +19,20 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`; 0 when `bound` is 0.
+    /// Returns a number below `bound`; 0 when `bound` is 0.
     #[inline]
     pub fn below(&mut self, bound: u32) -> u32 {
         (((self.draw() >> 32) * u64::from(bound)) >> 32) as u32
     }
 
-    /// A fraction from 0 to below 1.
+    /// Returns a fraction from 0 to below 1.
     pub fn fraction(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// `draws` ranks from 0 to below `count`, rank r with a chance in proportion to `1 / (r + 1)^exponent`.
+/// Returns `draws` ranks from 0 to below `count`; the probability of rank r is proportional to `1 /
+/// (r + 1)^exponent`.
 pub fn zipf(count: u32, exponent: f64, draws: usize, random: &mut Random) -> Vec<u32> {
     let mut sums = Vec::with_capacity(count as usize);
     let mut sum = 0.0;

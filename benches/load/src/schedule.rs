@@ -8,19 +8,19 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// `per_second` points a second (at least 1), the first at `start_ns`.
+    /// Creates a schedule of `per_second` points a second (at least 1), the first at `start_ns`.
     pub fn new(start_ns: u64, per_second: u64) -> Self {
         Self { start_ns, per_second: per_second.max(1) }
     }
 
-    /// Number of points from the start to `now_ns`.
+    /// Returns the number of points from the start up to and at `now_ns`.
     #[inline]
     pub fn due(&self, now_ns: u64) -> u64 {
         let Some(passed_ns) = now_ns.checked_sub(self.start_ns) else { return 0 };
         (u128::from(passed_ns) * u128::from(self.per_second) / SECOND) as u64 + 1
     }
 
-    /// The time of point `index`, counted from 0.
+    /// Returns the time of point `index`, counted from 0.
     #[inline]
     pub fn at_ns(&self, index: u64) -> u64 {
         self.start_ns + (u128::from(index) * SECOND).div_ceil(u128::from(self.per_second)) as u64

@@ -29,7 +29,7 @@ use crate::random::{Random, zipf};
 pub struct Ask {
     /// Kind of query.
     pub kind: Kind,
-    /// Its share among all weights. Default 1, min 1, max 1,000,000.
+    /// The weight, relative to the sum of all weights. Default 1, min 1, max 1,000,000.
     pub weight: u32,
 }
 
@@ -55,7 +55,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Number of different names; `NAMES_MAX` for a file and where every name is new.
+    /// Returns the number of different names; `NAMES_MAX` for a file and for `miss`.
     pub fn count(&self) -> u32 {
         match self {
             Self::Hosts(count) | Self::Cached(count) | Self::Zipf(count, _) => *count,
@@ -111,7 +111,7 @@ pub struct Asked {
     number: u32,
 }
 
-/// A source of questions. Clones draw the same; [`Workload::share`] makes them differ.
+/// A source of questions. Clones draw the same questions; [`Workload::share`] makes them differ.
 #[derive(Clone, Debug)]
 pub struct Workload {
     parts: Vec<Part>,
@@ -136,18 +136,19 @@ enum Names {
 #[derive(Clone, Debug)]
 enum Draw {
     Uniform(u32),
-    /// Ranks drawn in advance: drawing one costs more than a query.
+    /// Ranks, and the position of the next one. They are drawn in advance, since drawing one costs
+    /// more than a query.
     Ranks(Arc<[u32]>, usize),
-    /// Every number once, from the first to below the second; then from 0.
+    /// Every number once, from the first value to below the second; then again from 0.
     Next(u32, u32),
 }
 
-/// Expected replies to generated names.
+/// The kind of reply that a part of a workload expects.
 #[derive(Clone, Copy, Debug)]
 enum Promise {
     Rcode(Rcode),
     AddressOfName,
-    /// As in the file's line.
+    /// The rcode and address in the file's line.
     OfLine,
     Nothing,
 }
@@ -171,7 +172,7 @@ impl Workload {
         Ok(Self { weights: parts.iter().map(|part| part.weight).sum(), parts, random })
     }
 
-    /// Each name of one kind in order, repeatedly: to fill a cache.
+    /// Creates a workload that draws each name of one kind in order, repeatedly, to fill a cache.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -183,7 +184,7 @@ impl Workload {
         Ok(all)
     }
 
-    /// Accepts any reply as right: for servers without names.
+    /// Makes the workload accept any reply, for servers without names.
     pub fn unjudged(mut self) -> Self {
         for part in &mut self.parts {
             part.promise = Promise::Nothing;
@@ -191,13 +192,14 @@ impl Workload {
         self
     }
 
-    /// The part for one of several loads that run one after the other with `threads` threads each:
-    /// its own order, and its own names where none may repeat.
+    /// Returns the part of the workload for one of several loads that run one after the other, with
+    /// `threads` threads each. Parts differ in order, and in names where no name may repeat.
     pub fn slice(&self, number: usize, slices: usize, threads: usize) -> Self {
         self.share(number, slices * threads.max(1))
     }
 
-    /// The share of one of several threads: its own order, and its own names where none may repeat.
+    /// Returns the share of one of several threads. Shares differ in order, and in names where no
+    /// name may repeat.
     pub fn share(&self, thread: usize, threads: usize) -> Self {
         let mut share = self.clone();
         let (thread, threads) = (thread as u64, threads.max(1) as u64);
@@ -261,7 +263,7 @@ impl Workload {
         }
     }
 
-    /// The expected reply to a question written by [`Workload::write_question`].
+    /// Returns the expected reply to a question written by [`Workload::write_question`].
     #[inline]
     pub fn expect(&self, asked: Asked, question: &[u8]) -> Expect {
         let part = &self.parts[asked.part as usize];
@@ -366,7 +368,7 @@ pub const ZIPF: &str = "z########.zipf.bench.";
 pub const MISS: &str = "m########.miss.bench.";
 /// Names of `nxdomain:N`; no server has them.
 pub const ABSENT: &str = "x########.absent.bench.";
-/// Names of `zones:N`; no server has them, but each has a zone, one label up.
+/// Names of `zones:N`; no server has them, but the parent of each is a zone.
 pub const ZONES: &str = "www.z########.zones.bench.";
 /// The name of `whoami`.
 pub const WHOAMI: &str = "w#.whoami.bench.";

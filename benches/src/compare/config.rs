@@ -1,4 +1,4 @@
-//! Configuration text of each server. Pure: text in, text out.
+//! Generates the configuration text of each server. Opens no file.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -11,13 +11,13 @@ use load::workload::HOSTS;
 /// Directory and addresses of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// Its own directory.
+    /// The server's own directory.
     pub dir: &'a Path,
-    /// Its listen addresses.
+    /// The listen addresses.
     pub listen: &'a [SocketAddr],
-    /// Its upstream.
+    /// The upstream of the server.
     pub upstream: SocketAddr,
-    /// Its number of workers: one for each of its cores.
+    /// The number of workers: one for each core of the server.
     pub workers: usize,
 }
 
@@ -31,14 +31,14 @@ impl Place<'_> {
     }
 }
 
-/// `ADDRESS NAME` a line.
+/// Returns the text of a hosts file with a line `ADDRESS NAME` for each of `count` names.
 pub fn hosts(count: u32) -> String {
     let mut text = String::new();
     each_host(count, |name, address| line(&mut text, format_args!("{address} {name}")));
     text
 }
 
-/// A zone with the names of hosts; without names if `count` is 0.
+/// Returns the text of a zone file with the names of [`hosts`]; without names if `count` is 0.
 pub fn zone(count: u32) -> String {
     let mut text =
         "$TTL 3600\n@ IN SOA ns hostmaster 1 3600 600 86400 60\n@ IN NS ns\nns IN A 127.0.0.10\n".to_owned();
@@ -46,8 +46,8 @@ pub fn zone(count: u32) -> String {
     text
 }
 
-/// Corefile for CoreDNS and localdns: the same for both, with metrics and errors on as usual in
-/// production.
+/// Returns the Corefile for CoreDNS and localdns: the same for both, with metrics and errors
+/// enabled as usual in production.
 pub fn corefile(work: &Work, place: &Place<'_>) -> String {
     let mut common = "    bind".to_owned();
     for address in place.addresses() {
@@ -80,7 +80,7 @@ pub fn corefile(work: &Work, place: &Place<'_>) -> String {
     }
 }
 
-/// Unbound's.
+/// Returns Unbound's configuration.
 pub fn unbound(work: &Work, place: &Place<'_>) -> String {
     let mut text = format!(
         "server:\n    username: \"\"\n    chroot: \"\"\n    directory: \"{}\"\n    pidfile: \"\"\n    use-syslog: no\n    do-daemonize: no\n    num-threads: {}\n    \
@@ -124,7 +124,7 @@ pub fn unbound(work: &Work, place: &Place<'_>) -> String {
     text + "remote-control:\n    control-enable: no\n"
 }
 
-/// Knot DNS's; the zones are in `zone` and `empty`.
+/// Returns Knot DNS's configuration; the zones are in the files `zone` and `empty`.
 pub fn knot(work: &Work, place: &Place<'_>) -> String {
     let listen: Vec<_> = place.listen.iter().map(|addr| format!("{}@{}", addr.ip(), addr.port())).collect();
     let mut text = format!(
@@ -146,7 +146,7 @@ pub fn knot(work: &Work, place: &Place<'_>) -> String {
     text
 }
 
-/// NSD's; the zones are in `zone` and `empty`.
+/// Returns NSD's configuration; the zones are in the files `zone` and `empty`.
 pub fn nsd(work: &Work, place: &Place<'_>) -> String {
     let mut text = format!(
         "server:\n    port: {}\n    username: \"\"\n    chroot: \"\"\n    zonesdir: \"{dir}\"\n    pidfile: \"{dir}/nsd.pid\"\n    \
@@ -166,7 +166,7 @@ pub fn nsd(work: &Work, place: &Place<'_>) -> String {
     text
 }
 
-/// BIND's; the zones are in `zone` and `empty`.
+/// Returns BIND's configuration; the zones are in the files `zone` and `empty`.
 pub fn named(work: &Work, place: &Place<'_>) -> String {
     let listen: Vec<_> = place.addresses().map(|address| format!("{address};")).collect();
     let (upstream, dir) = (place.upstream, place.dir.display());
@@ -186,7 +186,7 @@ pub fn named(work: &Work, place: &Place<'_>) -> String {
     text
 }
 
-/// dnsdist's.
+/// Returns dnsdist's configuration.
 pub fn dnsdist(work: &Work, place: &Place<'_>) -> String {
     let mut text = "setACL({\"127.0.0.0/8\"})\nsetSecurityPollSuffix(\"\")\n".to_owned();
     for (number, address) in place.listen.iter().enumerate() {
@@ -207,7 +207,7 @@ pub fn dnsdist(work: &Work, place: &Place<'_>) -> String {
     text
 }
 
-/// dnsmasq's arguments.
+/// Returns dnsmasq's arguments.
 pub fn dnsmasq(work: &Work, place: &Place<'_>) -> Vec<String> {
     let listen: Vec<_> = place.addresses().map(|address| address.to_string()).collect();
     let mut args = vec![
@@ -244,7 +244,7 @@ pub fn dnsmasq(work: &Work, place: &Place<'_>) -> Vec<String> {
     args
 }
 
-/// Zones of an authoritative server, each with its file.
+/// Returns the zones of an authoritative server, each with its file.
 fn zones(work: &Work) -> Vec<(String, &'static str)> {
     match work.source {
         _ if work.hosts() > 0 => vec![("hosts.bench".to_owned(), "zone")],
@@ -258,7 +258,7 @@ fn zone_name(number: u32) -> String {
     format!("z{number:08}.zones.bench")
 }
 
-/// Names without their final dot.
+/// Calls `each` with the name, without its final dot, and the address of each host.
 fn each_host(count: u32, mut each: impl FnMut(&str, IpAddr)) {
     let pattern = Pattern::new(HOSTS).expect("a constant of ours");
     for number in 0..count {
@@ -271,7 +271,7 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     writeln!(text, "{arguments}").expect("a string takes what is written");
 }
 
-/// The cache size of a server without a usable default: about CoreDNS's 9,984.
+/// Cache entries of dnsdist, which has no usable default: about CoreDNS's 9,984.
 const DNSDIST_ENTRIES: u32 = 10_000;
 
 #[cfg(test)]

@@ -30,11 +30,11 @@ pub struct Bench {
     pub server_core: usize,
     /// The load's cores, one thread each.
     pub load_cores: Vec<usize>,
-    /// The upstream's.
+    /// The upstream's core.
     pub upstream_core: usize,
-    /// Load before the window.
+    /// Duration of the load before the window.
     pub warmup: Duration,
-    /// The window that is counted.
+    /// Duration of the window that is counted.
     pub window: Duration,
     /// A query without a reply for this time is lost.
     pub patience: Duration,
@@ -53,22 +53,22 @@ pub struct Round {
     pub start: Duration,
     /// Resident memory after the load.
     pub resident_kb: u64,
-    /// Lines that it printed during the window.
+    /// Lines that the server printed during the window.
     pub lines: u64,
 }
 
 impl Round {
-    /// Replies a second.
+    /// Returns the replies a second.
     pub fn rate(&self) -> f64 {
         self.counts.replies as f64 / self.window.seconds()
     }
 
-    /// Processor time of the server for each reply, in microseconds.
+    /// Returns the processor time of the server for each reply, in microseconds.
     pub fn cpu_us(&self) -> f64 {
         self.each_us(self.usage.server)
     }
 
-    /// The part of it spent outside the kernel.
+    /// Returns the part of [`Self::cpu_us`] that is spent outside the kernel.
     pub fn user_us(&self) -> f64 {
         self.each_us(self.usage.server_user)
     }
@@ -79,7 +79,7 @@ impl Round {
 }
 
 impl Bench {
-    /// One round of one server. `seed` chooses the names.
+    /// Runs one round of one server. `seed` selects the names.
     ///
     /// # Errors
     /// When the server does not start, does not answer, or ends.
@@ -89,15 +89,16 @@ impl Bench {
         self.load(&mut started, work, pace)
     }
 
-    /// One round of several running servers, loaded one after the other in short slices,
-    /// repeatedly: changes of the machine's speed affect all of them alike.
+    /// Runs one round of several servers at once, loaded one after the other in short slices,
+    /// repeatedly, so that changes of the machine's speed affect all of them alike.
     ///
     /// A cycle counts if other processes used less than the share `quiet` of all cores; up to
-    /// `repeats` times as many cycles are added for those that do not. Returns true if too few were
-    /// quiet, and the quietest are used instead.
+    /// `repeats` times as many cycles are added to replace cycles that do not count. Returns true
+    /// if too few cycles were quiet, and the quietest of the others are used instead.
     ///
     /// # Errors
-    /// When the upstream does not start. A server's failure is an error in its place.
+    /// When the upstream does not start. A server's failure is an error in place of the server's
+    /// round.
     pub fn turns(
         &self,
         entrants: &[(&Work, &Server)],
@@ -108,8 +109,8 @@ impl Bench {
         let _upstream = self.upstream(entrants)?;
         let pace = Pace::Closed(outstanding);
         let wanted = self.cycles();
-        // Each has its own names where none may repeat; the options' bounds leave enough for every
-        // server.
+        // Servers get different names where no name may repeat; the bounds of the options leave
+        // enough names for every server.
         let looks = 1 + wanted * (1 + repeats as usize);
         let mut started: Vec<Result<Started>> = entrants
             .iter()
@@ -156,12 +157,12 @@ impl Bench {
         Ok((rounds.collect(), disturbed))
     }
 
-    /// Approximate time of one server in a round if every cycle is quiet.
+    /// Returns the approximate time of one server in a round if every cycle is quiet.
     pub(super) fn turns_take(&self) -> Duration {
         self.warmup + (SLICE + SETTLE + flood::SETUP) * (self.cycles() as u32 + 1)
     }
 
-    /// Number of slices in the window of a round.
+    /// Returns the number of slices in the window of a round.
     fn cycles(&self) -> usize {
         (self.window.as_nanos() / SLICE.as_nanos()).max(1) as usize
     }
@@ -259,8 +260,9 @@ struct Look {
     lines: u64,
 }
 
-/// The first `wanted` cycles below `quiet`. If there are fewer, adds the quietest of the others and
-/// returns true. Each has the CPU share of other processes.
+/// Returns the first `wanted` cycles in which other processes used less than the share `quiet` of
+/// all cores. If there are fewer, adds the quietest of the others and returns true. Each cycle is
+/// paired with that share.
 fn quietest<C>(cycles: Vec<(f64, C)>, wanted: usize, quiet: f64) -> (Vec<C>, bool) {
     let (mut chosen, mut disturbed): (Vec<_>, Vec<_>) =
         cycles.into_iter().partition(|(others, _)| *others < quiet);
@@ -299,7 +301,7 @@ pub(crate) fn prefill(work: &Work, listen: [SocketAddr; 2], core: usize) -> Resu
 }
 
 impl Started {
-    /// The server's process and its descendants.
+    /// Returns the server's process and its descendants.
     ///
     /// # Errors
     /// When there is no `/proc`.
@@ -307,7 +309,7 @@ impl Started {
         Ok(Snapshot::take()?.tree(self.running.pid()))
     }
 
-    /// Combines these measurements into a round.
+    /// Combines measurements into a round.
     fn round(&mut self, looks: Vec<Look>) -> Result<Round> {
         let mut counts = RunCounts::default();
         let (mut until_ns, mut lines) = (0, 0);
@@ -355,7 +357,7 @@ pub(crate) fn first_answer(
     let expect = workload.expect(asked, &question);
     let mut seen = None;
     while clock.now_ns() < START_MAX.as_nanos() as u64 {
-        // The error belongs to the previous query: the server does not listen yet.
+        // An error here is about the previous query: the server does not listen yet.
         if socket.send(&query).is_ok() {
             epoll.wait(&mut events, Some(ASK_AGAIN)).context("epoll")?;
         }
@@ -364,7 +366,7 @@ pub(crate) fn first_answer(
                 Judgement::Right => return Ok(()),
                 verdict => seen = Some(verdict),
             },
-            // It listens, but has not answered yet: the query is in its socket's queue.
+            // The server listens, but has not answered yet: the query is in its socket's queue.
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
             Err(_) => {}
         }
@@ -378,7 +380,8 @@ pub(crate) fn first_answer(
     bail!("{seen} within {START_MAX:?}; it printed: {}", running.last_words());
 }
 
-/// The listen addresses of a slot: two, as on a node: one for the node, one for the cluster.
+/// Returns the two listen addresses of a slot: as on a node, one for the node and one for the
+/// cluster.
 pub fn listen(slot: u8) -> [SocketAddr; 2] {
     let at = |last| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, slot, last)), 53);
     [at(10), at(11)]
@@ -387,15 +390,16 @@ pub fn listen(slot: u8) -> [SocketAddr; 2] {
 /// Maximum number of servers that run at once.
 pub(super) const SLOTS: u8 = 2 * Kind::ALL.len() as u8;
 pub(crate) const UPSTREAM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 20)), 5353);
-/// Slice of one server in a cycle: short compared to the seconds between changes of the machine's
-/// speed.
+/// Duration of one server's slice in a cycle: short compared to the seconds between changes of the
+/// machine's speed.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
 /// Load before each slice, until batches are full again and names are back in the processor's
 /// caches.
 pub(super) const SETTLE: Duration = Duration::from_millis(20);
 /// Delay before a query is sent again, before the server listens and after a wrong answer.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
-/// Delay once the server listens: only a lost query is sent again.
+/// Maximum wait for a reply once the server listens; then the query counts as lost and is sent
+/// again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 const START_MAX: Duration = Duration::from_secs(30);
 const PREFILL_MAX: Duration = Duration::from_secs(300);

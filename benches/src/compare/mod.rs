@@ -66,7 +66,7 @@ pub struct Options {
     /// How often a round is repeated that does not count; in turns, how many times as many cycles are added
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=5))]
     repeats: u32,
-    /// Only what each server carries: no fixed rates, and so no latency at one
+    /// Measure only the maximum rate of each server: no fixed rates, and so no latency at them
     #[arg(long)]
     flood_only: bool,
     /// Queries a second of which the fixed rates are 0.5 and 0.9, for every row and server [default: CoreDNS's best in the row]
@@ -196,7 +196,7 @@ impl Comparison {
         write(&file("json"), &format!("{:#}\n", report::json(run)))
     }
 
-    /// Approximate duration if every round counts.
+    /// Returns the approximate duration if every round counts.
     fn duration(&self) -> Duration {
         let alone = self.bench.warmup + self.bench.window + START_AND_END;
         let turns = self.bench.turns_take() + START_AND_END;
@@ -214,8 +214,8 @@ impl Comparison {
         self.run.works.iter().map(row).sum()
     }
 
-    /// Runs all rounds of a row at a rate, or of a row about memory, one server after the other. A
-    /// server that fails is not tried again in them.
+    /// Runs all rounds of a row at a fixed rate, or of a row that measures memory, one server after
+    /// the other. A server that fails is left out of the further rounds.
     fn rounds_of(&mut self, work: &Work, servers: &mut Vec<Server>, offered: Option<Offered>) {
         for number in 0..if work.memory { 1 } else { self.run.fixed_rounds } {
             servers.retain(|server| {
@@ -226,7 +226,7 @@ impl Comparison {
     }
 
     /// Runs all rounds that measure the maximum rate in these rows, slice by slice in turns. A
-    /// server that fails is not tried again in them.
+    /// server that fails is left out of the further rounds.
     fn zones_of(&mut self, works: &[Work], servers: &mut Vec<Server>) {
         for number in 0..self.run.rounds {
             self.seed += 1;
@@ -292,7 +292,7 @@ impl Comparison {
         }
     }
 
-    /// Runs until an overload counts; else returns the quietest of several.
+    /// Repeats the overload until it counts; if it never does, returns the quietest.
     fn quiet_overload(&mut self, server: &Server, work: &Work, percent: u32) -> Result<Overload> {
         let others =
             |seen: &Overload| seen.rounds().map(|round| round.usage.others).into_iter().fold(0.0, f64::max);
@@ -310,7 +310,7 @@ impl Comparison {
         quietest.context("no overload")
     }
 
-    /// Runs until a round counts; else returns the quietest of several, with true.
+    /// Repeats a round until it counts; if it never does, returns the quietest, with true.
     fn quiet_round(
         &mut self,
         work: &Work,
@@ -332,8 +332,8 @@ impl Comparison {
         Ok((quietest.context("no round")?, true))
     }
 
-    /// The rate that fixed rates are fractions of: the given one, else CoreDNS's best rate in a
-    /// row; without CoreDNS that of the slowest server that has names.
+    /// Returns the rate that fixed rates are fractions of: the given one, else CoreDNS's best rate
+    /// in the row, without CoreDNS the rate of the slowest server that has names.
     fn reference(&self, work: &Work) -> Option<f64> {
         if let Some(rate) = self.run.reference {
             return Some(rate as f64);
@@ -398,7 +398,7 @@ impl Comparison {
     }
 }
 
-/// Rates to offer, at equal ratios.
+/// Returns the rates to offer, at equal ratios.
 fn offers(best: f64, points: u32) -> Vec<u64> {
     let lowest = best / 32.0;
     let last = f64::from(points.saturating_sub(1).max(1));

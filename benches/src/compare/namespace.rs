@@ -38,8 +38,8 @@ impl Namespace {
         Ok(made)
     }
 
-    /// Runs this program again inside, with the same arguments and `--inside DIR`; then ends the
-    /// remaining processes in it, and removes the directory.
+    /// Runs this program again inside the namespace, with the same arguments and `--inside DIR`;
+    /// then ends the remaining processes in the namespace, and removes the directory.
     ///
     /// # Errors
     /// When it cannot be started or fails.
@@ -49,7 +49,7 @@ impl Namespace {
         inside.args(["netns", "exec", &self.name]).arg(myself);
         inside.args(std::env::args_os().skip(1)).arg("--inside").arg(dir);
         let status = inside.status().context("ip netns exec")?;
-        // First the processes, then their files.
+        // The processes are ended before their files are removed.
         drop(self);
         drop(fs::remove_dir(overload::mount_at(dir)));
         if dir.exists() {

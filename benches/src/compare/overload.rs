@@ -16,21 +16,21 @@ use load::flood::Pace;
 /// Results of one server.
 #[derive(Clone, Debug)]
 pub struct Overload {
-    /// Closed loop: its maximum rate.
+    /// The load in a closed loop, which measures the maximum rate.
     pub peak: Round,
-    /// Offered [`TIMES`] the peak rate.
+    /// The load at [`TIMES`] the peak rate.
     pub under: Round,
-    /// Offered half the peak rate, counted from one second later on.
+    /// The load at half the peak rate, counted from one second after the overload.
     pub after: Round,
 }
 
 impl Overload {
-    /// All three, in order of time.
+    /// Returns all three, in order of time.
     pub fn rounds(&self) -> [&Round; 3] {
         [&self.peak, &self.under, &self.after]
     }
 
-    /// Rate under overload as a share of the peak.
+    /// Returns the rate under overload as a share of the peak rate.
     pub fn kept(&self) -> f64 {
         self.under.rate() / self.peak.rate().max(1.0)
     }
@@ -51,13 +51,12 @@ pub fn overload(bench: &Bench, server: &Server, work: &Work, percent: u32, seed:
     let offer = |times: f64| Pace::Open(((carries * times) as u64).max(1));
     let long = Bench { window: OVERLOAD, patience: PATIENCE, ..bench.clone() };
     let under = long.load(&mut started, work, offer(TIMES)).context("overload")?;
-    // The warm-up of this load is the second within which all must be normal again.
+    // The warm-up of this load is the second within which the server must have recovered.
     let after = bench.load(&mut started, work, offer(0.5)).context("after overload")?;
     Ok(Overload { peak, under, after })
 }
 
-/// Mount point of control groups, beside the directory of the comparison; the directory stays
-/// empty.
+/// Returns the mount point of control groups: an empty directory beside that of the comparison.
 pub(super) fn mount_at(dir: &Path) -> PathBuf {
     dir.with_extension("cgroup")
 }
@@ -120,5 +119,6 @@ const OVERLOAD: Duration = Duration::from_secs(30);
 pub(super) const TAKES: Duration = Duration::from_secs(40);
 /// How long stub resolvers wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Period of the scheduler's quota: with its default, 100 ms, a server would stop for 70 of them.
+/// Period of the scheduler's quota. With the default of 100 ms, a limited server would stop for 70
+/// ms at a time.
 const PERIOD_US: u64 = 10_000;

@@ -18,7 +18,7 @@ pub struct Snapshot {
 struct Machine {
     cores: u64,
     /// User, nice and system time without interrupts: kernels account an interrupt to the process
-    /// that caused it or to none, and here the load causes them.
+    /// that caused it or to none, and here the load causes the interrupts.
     busy: u64,
     /// Time stolen by the hypervisor.
     stolen: u64,
@@ -27,9 +27,9 @@ struct Machine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     parent: u32,
-    /// Its own time, in ticks.
+    /// The process's own time, in ticks.
     ticks: u64,
-    /// The part of it spent outside the kernel.
+    /// The part of `ticks` that was spent outside the kernel.
     user_ticks: u64,
     /// The time of reaped children.
     reaped_ticks: u64,
@@ -51,7 +51,7 @@ impl Process {
 pub struct Usage {
     /// Processor time of the server with its children.
     pub server: Duration,
-    /// The part of it spent outside the kernel.
+    /// The part of `server` that was spent outside the kernel.
     pub server_user: Duration,
     /// Share of all cores that went to processes outside the comparison, 0 to 1.
     pub others: f64,
@@ -83,7 +83,7 @@ impl Snapshot {
         self.processes.contains_key(&pid)
     }
 
-    /// A process and its descendants.
+    /// Returns a process and its descendants.
     pub fn tree(&self, root: u32) -> HashSet<u32> {
         let mut tree = HashSet::from([root]);
         loop {
@@ -98,18 +98,18 @@ impl Snapshot {
         }
     }
 
-    /// The sum over the tree of a process, with reaped children.
+    /// Returns the sum of `of` over a process and its descendants.
     fn sum(&self, root: u32, of: fn(&Process) -> u64) -> u64 {
         self.tree(root).iter().filter_map(|pid| self.processes.get(pid)).map(of).sum()
     }
 
-    /// Usage from `before` until now, a time of `passed`: by the process tree of `server`, and by
-    /// processes outside the tree of `ours`.
+    /// Returns the usage since the snapshot `before`, which was taken `passed` ago: by the process
+    /// tree of `server`, and by processes outside the tree of `ours`.
     ///
-    /// The others' usage is the larger of two measures. The machine's sum without `ours` includes
-    /// other containers, but misses as much as the interrupts accounted to processes. The sum over
-    /// all other processes and their reaped children misses other containers. Time stolen by the
-    /// hypervisor is added.
+    /// The usage by other processes is the larger of two measures. The machine's sum without `ours`
+    /// includes other containers, but is too low by the interrupts that are accounted to `ours`.
+    /// The sum over all other processes and their reaped children misses other containers. Time
+    /// stolen by the hypervisor is added.
     pub fn since(&self, before: &Self, passed: Duration, server: u32, ours: u32) -> Usage {
         let grown = |root, of| self.sum(root, of).saturating_sub(before.sum(root, of));
         let busy = self.machine.busy.saturating_sub(before.machine.busy);
@@ -135,7 +135,8 @@ fn duration(ticks: u64) -> Duration {
     Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND)
 }
 
-/// Resident memory of a process and its descendants, in kB. Shared memory is counted for each.
+/// Returns the resident memory of a process and its descendants, in kB. Shared memory is counted
+/// for each process.
 pub fn resident_kb(root: u32) -> Result<u64> {
     let of = |pid: u32| -> Option<u64> {
         let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -169,7 +170,8 @@ fn read_process(text: &str) -> Option<Process> {
 
 /// The unit of `/proc` on every Linux (USER_HZ).
 const TICKS_PER_SECOND: f64 = 100.0;
-/// The parent of the kernel's threads: the interrupts of the load, or housekeeping.
+/// The parent of the kernel's threads, which handle the load's interrupts or do housekeeping, and
+/// do not count as other processes.
 const KTHREADD: u32 = 2;
 
 #[cfg(test)]
@@ -222,13 +224,13 @@ mod tests {
         let ours = (10, 1, 100, 0);
         let zero = snapshot(0, &[(10, 1, 0, 0), (30, 1, 1000, 5)]);
         let rows = [
-            // In another container: the machine alone knows.
+            // A process in another container: only the machine's sum includes it.
             (snapshot(120, &[ours]), 0.10),
-            // Our interrupts hide them from the machine's sum.
+            // Interrupts accounted to the comparison hide other processes from the machine's sum.
             (snapshot(60, &[ours, (30, 1, 1006, 5)]), 0.03),
-            // Started and ended within the time: counted in the parent's reaped time.
+            // A process that started and ended in between counts in its parent's reaped time.
             (snapshot(60, &[ours, (30, 1, 1000, 15)]), 0.05),
-            // The kernel's own threads are no processes.
+            // The kernel's own threads do not count.
             (snapshot(60, &[ours, (3, 2, 50, 0)]), 0.0),
         ];
         for (after, others) in rows {

@@ -1,4 +1,4 @@
-//! Processes of the comparison: start on cores, output, end.
+//! Processes of the comparison: starts them on cores, reads their output, ends them.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -25,7 +25,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A program without arguments.
+    /// Creates the command line of a program without arguments.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), ..Self::default() }
     }
@@ -58,8 +58,8 @@ struct Printed {
 impl Running {
     /// Starts a program on the given cores.
     ///
-    /// With one core, the starting thread moves to it first: the program starts on its core,
-    /// without an intermediate program. With several, `taskset` does it.
+    /// With one core, the calling thread is pinned to it first, so that the program starts there
+    /// without an intermediate program. With several, `taskset` starts the program.
     ///
     /// # Errors
     /// When the program cannot be started or there is no such core.
@@ -95,24 +95,24 @@ impl Running {
         Ok(Self { child, printed })
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Number of lines printed and read.
+    /// Returns the number of lines that were printed and read.
     pub fn lines(&self) -> u64 {
         self.printed.lines.load(Ordering::Acquire)
     }
 
-    /// The end of its output, at most 2 kB.
+    /// Returns the end of the output, at most 2 kB.
     pub fn last_words(&self) -> String {
         let Ok(tail) = self.printed.tail.lock() else { return String::new() };
         let bytes: Vec<u8> = tail.iter().copied().collect();
         String::from_utf8_lossy(&bytes).trim().to_owned()
     }
 
-    /// Its exit status, if it has ended.
+    /// Returns the exit status, if the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -171,7 +171,8 @@ fn read_in_background(mut stream: impl Read + Send + 'static, printed: Arc<Print
     });
 }
 
-/// Long, since callgrind is about fifty times slower.
+/// Time limit of a requested end. It is long, since programs are about fifty times slower under
+/// callgrind.
 const END_WAIT: Duration = Duration::from_secs(30);
 const TAIL_BYTES: usize = 2048;
 

@@ -16,7 +16,7 @@ use super::work::{WORKERS, WORKERS_HOT, Work};
 /// A whole comparison.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Its day.
+    /// The day of the comparison.
     pub date: String,
     /// Processor, cores and kernel.
     pub host: String,
@@ -38,9 +38,9 @@ pub struct Run {
     pub works: Vec<Work>,
     /// The servers found.
     pub servers: Vec<Server>,
-    /// One for each round.
+    /// The result of each round.
     pub samples: Vec<Sample>,
-    /// Errors.
+    /// The servers that could not do a row.
     pub failures: Vec<Failure>,
     /// Rate and latency at offered rates.
     pub points: Vec<Point>,
@@ -59,16 +59,16 @@ pub struct Sample {
     pub offered: Option<Offered>,
     /// Number of the round, from 0.
     pub number: u32,
-    /// Other processes were busy: it counts only if no round was quiet.
+    /// Whether other processes were busy. The round then counts only if no round was quiet.
     pub disturbed: bool,
-    /// Its result.
+    /// The result of the round.
     pub round: Round,
 }
 
 /// A fixed rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offered {
-    /// Its share of the reference's best.
+    /// The share of the reference rate.
     pub fraction: f64,
     /// Queries a second.
     pub rate: u64,
@@ -100,7 +100,7 @@ pub struct Point {
     pub p99_us: f64,
 }
 
-/// The report as Markdown.
+/// Returns the report as Markdown.
 pub fn markdown(run: &Run) -> String {
     let mut text = format!("# Comparison of {}\n\n", run.date);
     let mut line = |arguments: std::fmt::Arguments<'_>| {
@@ -193,7 +193,7 @@ pub fn markdown(run: &Run) -> String {
     text
 }
 
-/// All figures.
+/// Returns all figures as JSON.
 pub fn json(run: &Run) -> Value {
     let sample = |sample: &Sample| {
         let round = &sample.round;
@@ -304,8 +304,9 @@ fn row(run: &Run, work: &Work, server: Kind) -> Option<String> {
     ))
 }
 
-/// Ratios of one name to many, round by round: the rate, and the queries for the same processor
-/// time; true if no round of one of both was quiet.
+/// Returns the ratios of the row with one name to the row with many names, round by round: of the
+/// rates, and of the queries for the same processor time. True if one of the rows has no quiet
+/// round.
 fn hot(run: &Run, server: Kind) -> Option<([Spread; 2], bool)> {
     let [(one, one_disturbed), (many, many_disturbed)] =
         [WORKERS_HOT, WORKERS].map(|work| samples(run, work, server, None));
@@ -318,7 +319,7 @@ fn hot(run: &Run, server: Kind) -> Option<([Spread; 2], bool)> {
     Some(([rate, cpu], one_disturbed || many_disturbed))
 }
 
-/// The rounds that count; if there is none, all of them, and true.
+/// Returns the rounds that count; if none does, all rounds, and true.
 fn samples<'r>(run: &'r Run, work: &str, server: Kind, fraction: Option<f64>) -> (Vec<&'r Sample>, bool) {
     let of_row = |sample: &&Sample| {
         sample.work == work
@@ -330,7 +331,7 @@ fn samples<'r>(run: &'r Run, work: &str, server: Kind, fraction: Option<f64>) ->
     if quiet.is_empty() { (all.clone(), !all.is_empty()) } else { (quiet, false) }
 }
 
-/// Processor, cores and kernel, as one line.
+/// Returns processor, cores and kernel, as one line.
 pub fn host() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let text = read("/proc/cpuinfo");
@@ -340,7 +341,8 @@ pub fn host() -> String {
     format!("{model}, {cores} cores, Linux {}", read("/proc/sys/kernel/osrelease").trim())
 }
 
-/// The commit checked out here, with `+` if files differ from it; `unknown` outside a repository.
+/// Returns the commit that is checked out, with `+` if files differ from it; `unknown` outside a
+/// repository.
 pub fn commit() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;

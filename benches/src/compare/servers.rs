@@ -11,7 +11,7 @@ use super::process::Launch;
 use super::work::{QueriesOf, Work};
 use load::flood::Transport;
 
-/// The program.
+/// A program to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The bare echo of this package.
@@ -39,7 +39,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, in the order of the table.
+    /// All programs, in the order of the table.
     pub const ALL: [Self; 11] = [
         Self::Echo,
         Self::Relay,
@@ -54,7 +54,7 @@ impl Kind {
         Self::Named,
     ];
 
-    /// The program's name.
+    /// Returns the program's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Echo => "echo",
@@ -71,19 +71,19 @@ impl Kind {
         }
     }
 
-    /// Whether its replies have answers.
+    /// Whether the program's replies have answers.
     pub fn knows_names(self) -> bool {
         self != Self::Echo
     }
 
-    /// Whether it supports this row.
+    /// Whether the program supports this row.
     pub fn takes(self, work: &Work) -> bool {
         let forwards = matches!(work.source, QueriesOf::Upstream(_));
         let own = matches!(work.source, QueriesOf::Whoami);
         match self {
             kind if work.source == QueriesOf::Services => matches!(kind, Self::Localdns | Self::Coredns),
-            // Their caches are bounded in other units; the row compares memory with the same
-            // Corefile.
+            // The caches of these servers are bounded in other units; the row compares memory with
+            // the same Corefile.
             Self::Echo | Self::Unbound | Self::Dnsdist | Self::Dnsmasq | Self::Named | Self::Hickory
                 if work.memory =>
             {
@@ -91,9 +91,9 @@ impl Kind {
             }
             Self::Echo if work.held.is_some() => false,
             Self::Echo => work.transport == Transport::Udp,
-            // It would relay the hits of a cache, too.
+            // The relay has no cache, and would relay the hits, too.
             Self::Relay => forwards && work.prefill.is_none(),
-            // It has no log.
+            // The hickory server has no log.
             Self::Hickory => (work.hosts() > 0 || forwards) && !work.log,
             Self::Localdns | Self::Coredns => true,
             Self::Unbound | Self::Named => !own,
@@ -117,9 +117,9 @@ impl Kind {
 /// A server that was found.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Which one.
+    /// The program.
     pub kind: Kind,
-    /// Its file.
+    /// The program's file.
     pub program: PathBuf,
     /// The first line of its version output.
     pub version: String,

@@ -3,16 +3,16 @@
 /// Median, smallest and largest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Half lie below, half above.
+    /// The median: half of the figures lie below, half above.
     pub median: f64,
-    /// The smallest.
+    /// The smallest figure.
     pub min: f64,
-    /// The largest.
+    /// The largest figure.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of these figures; `None` when there is none.
+    /// Returns the spread of the figures; `None` when there is none.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut figures: Vec<f64> = figures.into_iter().collect();
         figures.sort_by(f64::total_cmp);
@@ -22,7 +22,7 @@ impl Spread {
         Some(Self { median: f64::midpoint(figures[lower], figures[upper]), min, max })
     }
 
-    /// As the table shows it, each divided by `unit`: `median (min-max)`.
+    /// Returns the text for the table, `median (min-max)`, each figure divided by `unit`.
     pub fn show(&self, unit: f64, digits: usize) -> String {
         let [median, min, max] = [self.median / unit, self.min / unit, self.max / unit];
         format!("{median:.digits$} ({min:.digits$}-{max:.digits$})")

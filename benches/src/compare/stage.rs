@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::namespace::Namespace;
 
-// A comment of documentation would be printed as that of each subcommand.
+// A doc comment here would be printed as the help of each subcommand that has these options.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Stage {
     /// This repository's server [default: the static one, which deploy/build-static builds]
@@ -34,8 +34,8 @@ impl Stage {
         Namespace::make(addresses)?.run_again(&dir)
     }
 
-    /// The given server, else the static one: beside the directory of this program, in that of its
-    /// target.
+    /// Returns the given server, else the static one, which cargo builds in the same target
+    /// directory as this program.
     pub(crate) fn server(&self, myself: &Path) -> PathBuf {
         let target = myself.parent().and_then(Path::parent).unwrap_or_else(|| Path::new("target"));
         self.localdns.clone().unwrap_or_else(|| target.join("x86_64-unknown-linux-musl/release/localdns"))

@@ -9,27 +9,29 @@ use load::workload::{Ask, Kind};
 /// One row.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// Its name on the command line and in JSON.
+    /// The row's name on the command line and in JSON.
     pub name: &'static str,
-    /// Its title in the table.
+    /// The row's title in the table.
     pub title: &'static str,
     /// Kinds of queries with their shares.
     pub asks: Vec<Ask>,
     /// Source of the answers.
     pub source: QueriesOf,
-    /// Every query is logged.
+    /// Whether every query is logged.
     pub log: bool,
-    /// A hosts table of this many other names is looked up first, and passes.
+    /// The number of names in a hosts table that is looked up first and has none of the queried
+    /// names.
     pub hosts_in_front: u32,
     /// Transport of the queries.
     pub transport: Transport,
-    /// Each of these names is queried once before.
+    /// The names of which each is queried once before the load.
     pub prefill: Option<Kind>,
-    /// The server has the cores of the load too, and a worker on each.
+    /// Whether the server also has the cores of the load, with a worker on each core.
     pub all_cores: bool,
-    /// One round without offered rates: filling takes longer than the load, and memory is measured.
+    /// Whether memory is measured. The row then has one round without offered rates, since filling
+    /// the cache takes longer than the load.
     pub memory: bool,
-    /// Limited to this percentage of a core, and overloaded.
+    /// The percentage of a core to which the server is limited, and then overloaded.
     pub held: Option<u32>,
 }
 
@@ -40,13 +42,13 @@ pub enum QueriesOf {
     Hosts(u32),
     /// A zone without names: NXDOMAIN.
     Absent,
-    /// A number of such zones.
+    /// A number of zones without names.
     Zones(u32),
     /// The client's own address.
     Whoami,
     /// An upstream behind a cache, with this number of entries or the server's default.
     Upstream(Option<u32>),
-    /// A cluster; its API takes the upstream's place.
+    /// A cluster, with its API in place of the upstream.
     Services,
 }
 
@@ -68,7 +70,8 @@ impl Work {
         }
     }
 
-    /// Number of names in the hosts table, queried or in front of those that are.
+    /// Returns the number of names in the hosts table, whether they are queried or only looked up
+    /// first.
     pub fn hosts(&self) -> u32 {
         match self.source {
             QueriesOf::Hosts(count) => count,
@@ -83,7 +86,7 @@ impl Work {
     }
 }
 
-/// All rows, in the order of the table.
+/// Returns all rows, in the order of the table.
 pub fn all() -> Vec<Work> {
     let hosts =
         |name, title, count| Work::new(name, title, QueriesOf::Hosts(count), &[(Kind::Hosts(count), 1)]);
@@ -128,12 +131,12 @@ pub fn all() -> Vec<Work> {
     ]
 }
 
-/// An extra row: the cache alone.
+/// Returns an extra row: the cache alone.
 pub fn cache_alone() -> Work {
     cache("cache-alone", "cache hit without hosts, 10,000 names")
 }
 
-/// An extra row, for localdns and CoreDNS: a cluster's services, with the names in a file.
+/// Returns an extra row, for localdns and CoreDNS: a cluster's services, with the names in a file.
 pub fn services(names: PathBuf) -> Work {
     Work::new("services", "hit of 10,000 services", QueriesOf::Services, &[(Kind::File(names), 1)])
 }
@@ -144,22 +147,23 @@ fn cache(name: &'static str, title: &'static str) -> Work {
     Work { prefill: Some(cached.clone()), ..Work::new(name, title, source, &[(cached, 1)]) }
 }
 
-/// Groups of rows that are compared, and so measured in turns: the machine's speed changes by the
-/// minute.
+/// Returns the rows in groups. Rows of a group are compared with each other, and so are measured in
+/// turns, since the machine's speed changes by the minute.
 pub fn in_turns(works: &[Work]) -> impl Iterator<Item = &[Work]> {
     works.chunk_by(|one, next| one.all_cores && next.all_cores)
 }
 
-/// Many names, a worker on every core.
+/// The row with many names and a worker on every core.
 pub const WORKERS: &str = "workers";
-/// One name, a worker on every core.
+/// The row with one name and a worker on every core.
 pub const WORKERS_HOT: &str = "workers-hot";
 
 const NAMES: u32 = 10_000;
 const MILLION: u32 = 1_000_000;
 /// About the number of critical names of a node.
 const IN_FRONT: u32 = 100;
-/// Three times the names: CoreDNS spreads entries over 256 shards, and a full shard evicts.
+/// Cache entries, three times the number of names: CoreDNS spreads entries over 256 shards, and a
+/// full shard evicts.
 const ENTRIES: u32 = 32_768;
 
 #[cfg(test)]

@@ -17,10 +17,10 @@ use super::https::{Access, Connection};
 use crate::compare::process::signal;
 use load::clock::Clock;
 
-/// The objects of each number: paths and contents.
+/// A function that returns the objects of a number: paths and contents.
 type Objects<'o> = dyn Fn(u32) -> Vec<(String, Value)> + Sync + 'o;
 
-/// An API that runs until this is dropped; its objects stay in `state`.
+/// A running API, which is stopped on drop; its objects stay in the directory `state`.
 pub(super) struct Api {
     state: PathBuf,
     pub(super) access: Access,
@@ -28,7 +28,7 @@ pub(super) struct Api {
     pub(super) kubeconfig: PathBuf,
 }
 
-/// Number of objects.
+/// The number of objects of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) services: u32,
@@ -36,10 +36,10 @@ pub(super) struct Size {
 }
 
 impl Api {
-    /// Starts it with the objects in `state`.
+    /// Starts the API with the objects in `state`.
     ///
     /// # Errors
-    /// When its programs are not built, or it does not start.
+    /// When the API's programs are not built, or it does not start.
     pub(super) fn start(state: &Path) -> Result<Self> {
         let printed = script("up", state)?;
         let variables: HashMap<&str, &str> = printed
@@ -67,7 +67,7 @@ impl Api {
         let pid: u32 = pid.trim().parse().with_context(|| file.display().to_string())?;
         signal("KILL", [pid]);
         let clock = Clock::start();
-        // Its port is free only after the whole process is gone, some time after its memory.
+        // The port is free only once the whole process is gone, some time after its memory.
         let listens = || TcpStream::connect(self.access.address).is_ok();
         while Path::new(&format!("/proc/{pid}/exe")).exists() || listens() {
             ensure!(clock.now_ns() < END_MAX.as_nanos() as u64, "the API does not end");
@@ -76,7 +76,7 @@ impl Api {
         Ok(())
     }
 
-    /// Starts it again; watches must list again.
+    /// Starts the API again, after which every watch must list again.
     ///
     /// # Errors
     /// When it does not start.
@@ -157,7 +157,7 @@ impl Drop for Api {
 
 fn create(connection: &mut Connection, path: &str, object: &Value) -> Result<()> {
     let (status, body) = connection.request("POST", path, "application/json", object)?;
-    // An existing service has its address already.
+    // For an existing service the API replies 422: the address is allocated already.
     let is_there = status == 422 && {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         connection.request("GET", &format!("{path}/{name}"), "application/json", &Value::Null)?.0 == 200
@@ -167,24 +167,24 @@ fn create(connection: &mut Connection, path: &str, object: &Value) -> Result<()>
     Ok(())
 }
 
-/// The objects that a measurement changes: a headless service with the highest number, with one
-/// slice of one endpoint.
+/// A measurement changes the service with the highest number: it is headless, and has one slice
+/// with one endpoint.
 impl Size {
     pub(super) fn changed(self) -> String {
         format!("{}.{}.svc.cluster.local", name(self.services), namespace(self.services))
     }
 
-    /// Its slice.
+    /// Returns the path of the changed service's slice.
     pub(super) fn changed_slice(self) -> String {
         format!("{}/{}-0", slices_of(self.services), name(self.services))
     }
 
-    /// The number of a service's slices.
+    /// Returns the number of a service's slices.
     pub(super) fn slices(self, number: u32) -> usize {
         slices(number, self).len()
     }
 
-    /// The name and the first address of a service, for questions.
+    /// Returns the name and the first address of a service, for questions.
     pub(super) fn known(self, number: u32) -> (String, Ipv4Addr) {
         let each = self.endpoints / self.services;
         let address = if is_headless(number) { endpoint_address(number * each) } else { cluster_ip(number) };
@@ -250,7 +250,7 @@ fn slice(number: u32, index: usize, endpoints: &[Value]) -> Value {
     })
 }
 
-/// An endpoint as the controller writes it.
+/// Returns an endpoint as the controller of endpoint slices writes it.
 fn endpoint(of: u32, number: u32) -> Value {
     json!({
         "addresses": [endpoint_address(number).to_string()],
@@ -267,7 +267,7 @@ fn endpoint(of: u32, number: u32) -> Value {
     })
 }
 
-/// Every object of each kind with its version, as an API returns them: kind, path, objects.
+/// Returns every object of each kind with its version, as an API returns them: kind, path, objects.
 pub(super) fn objects(size: Size) -> [(&'static str, &'static str, Vec<Value>); 3] {
     let all = |count: u32, of: &dyn Fn(u32) -> Vec<(String, Value)>| {
         (0..count)
@@ -285,7 +285,7 @@ pub(super) fn objects(size: Size) -> [(&'static str, &'static str, Vec<Value>); 
     ]
 }
 
-/// The first slice of a service with one endpoint, at this address.
+/// Returns the first slice of a service, with one endpoint at this address.
 pub(super) fn slice_with(number: u32, address: Ipv4Addr, version: u64) -> Value {
     let mut endpoint = endpoint(number, number);
     endpoint["addresses"] = json!([address.to_string()]);
@@ -312,7 +312,7 @@ fn script(name: &str, state: &Path) -> Result<String> {
 }
 
 const NAMESPACES: u32 = 10;
-/// The controller's number of endpoints in a slice.
+/// Maximum number of endpoints that the controller puts into a slice.
 const IN_A_SLICE: usize = 100;
 const AT_ONCE: usize = 8;
 const LOOK: Duration = Duration::from_millis(10);

@@ -1,9 +1,9 @@
-//! Cost of 500 slice changes a second to concurrent queries, and cost of a cluster's names compared
-//! to a hosts file: with the short names of other measurements, and with the same names in an
-//! otherwise equal server block.
+//! Measures the cost of 500 slice changes a second to concurrent queries, and the cost of a
+//! cluster's names compared to a hosts file: one with the short names of other measurements, and
+//! one with the same names in an otherwise equal server block.
 //!
-//! The API is scripted and sends changes all the time: in turns to the server, and to a reader on
-//! the load's core that discards them. The difference between both is the server's own work.
+//! The API is scripted and sends changes all the time, in turns to the server and to a reader on
+//! the load's core that discards them. The difference between the two is the server's own work.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -51,7 +51,7 @@ pub(super) struct Round {
     pub(super) same_names: Load,
     pub(super) quiet: Load,
     pub(super) changing: Load,
-    /// The last two at a fixed query rate.
+    /// `quiet` and `changing` at a fixed query rate.
     pub(super) quiet_timed: Load,
     pub(super) changing_timed: Load,
 }
@@ -100,7 +100,7 @@ pub(super) fn measure(plan: &ChurnPlan<'_>) -> Result<Vec<Round>> {
         eprintln!("{round:?}");
         rounds.push(round);
     }
-    // The stream is in order: after the last change all were seen.
+    // The stream is in order: once the last change is visible, the server has read all changes.
     let address = api.end(plan.size)?;
     server.probe.until(&plan.size.changed(), address)?;
     Ok(rounds)
@@ -141,8 +141,9 @@ fn load(server: &mut Started, plan: &FloodPlan, workload: &Workload) -> Result<L
     })
 }
 
-/// Lines of a workload: services without changes, in random order. In the order of a hosts file
-/// each record would follow the previous one in memory, already in the processor's cache.
+/// Returns the lines of a workload: services without changes, in random order. In the order of a
+/// hosts file each record would follow the previous one in memory, already in the processor's
+/// cache.
 pub(super) fn known(size: Size) -> String {
     let mut names: Vec<_> = unchanged(size).collect();
     let mut random = Random::new(1);
@@ -152,7 +153,7 @@ pub(super) fn known(size: Size) -> String {
     names.into_iter().map(|(name, address)| format!("{name} A NOERROR {address}\n")).collect()
 }
 
-/// The same names as lines of a hosts file.
+/// Returns the same names as lines of a hosts file.
 fn known_hosts(size: Size) -> String {
     unchanged(size).map(|(name, address)| format!("{address} {name}\n")).collect()
 }
@@ -192,7 +193,7 @@ impl Scripted {
         Ok(Self { api, to_server: direction, over, server, version, threads: vec![stream, reading] })
     }
 
-    /// Ends the changes with one that a query can observe.
+    /// Ends the changes with one that is visible to a query; returns the address of that change.
     fn end(&self, size: Size) -> Result<Ipv4Addr> {
         self.over.store(true, Relaxed);
         let address = visible::address(1);
@@ -214,7 +215,7 @@ impl Drop for Scripted {
     }
 }
 
-/// Each kind's list, as the start of a watch.
+/// Returns each kind's list, as the start of a watch.
 pub(super) fn lists(size: Size) -> [(String, Vec<u8>); 3] {
     objects(size).map(|(kind, path, objects)| {
         let mut octets: Vec<u8> =
@@ -250,7 +251,7 @@ fn reply(
     }
 }
 
-/// Changes one slice after the other, at this rate.
+/// Sends changes of one slice after the other, `CHANGES_A_SECOND`.
 fn change(
     size: Size,
     [reader, server]: [&Sender<Vec<u8>>; 2],

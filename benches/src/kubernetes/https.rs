@@ -15,9 +15,9 @@ use serde_json::Value;
 /// Address, trusted authority and credentials of an API.
 #[derive(Clone, Debug)]
 pub(super) struct Access {
-    /// Where it listens.
+    /// The API's address.
     pub(super) address: SocketAddr,
-    /// The header's value.
+    /// The value of the Authorization header.
     pub(super) authorization: String,
     config: Arc<ClientConfig>,
 }
@@ -66,7 +66,7 @@ struct Head {
 }
 
 impl Connection {
-    /// Sends a request and reads its reply; status and body.
+    /// Sends a request and reads its reply; returns status and body.
     ///
     /// # Errors
     /// When the connection breaks, or the bytes are no HTTP reply.
@@ -143,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// Reads one chunk; returns whether it was not the last.
+    /// Reads one chunk; returns false for the last one.
     fn chunk(&mut self, body: &mut Vec<u8>) -> Result<bool> {
         let line = self.line()?;
         let length = usize::from_str_radix(&line, 16).with_context(|| format!("{line:?} is no length"))?;

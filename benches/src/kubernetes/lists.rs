@@ -1,5 +1,5 @@
-//! Cost of a server's first lists: its processor time from its start until it is ready, with a
-//! scripted API.
+//! Measures the cost of a server's first lists: its processor time from its start until it is
+//! ready, with a scripted API.
 //!
 //! The real API takes most of the time of such a start, and shares the cores with its clients. Here
 //! the lists are ready, and are sent in chunks of the size in which Go's HTTP server writes a
@@ -53,7 +53,7 @@ pub(super) fn measure(plan: &StartPlan<'_>) -> Result<[Cost; 2]> {
     Ok(least)
 }
 
-/// An API with its lists ready.
+/// Starts an API with its lists ready.
 pub(super) fn api(size: Size) -> Api {
     let lists = lists(size);
     Api::start(move |request| reply(request, &lists))

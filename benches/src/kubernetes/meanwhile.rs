@@ -22,8 +22,8 @@ use load::judge::Expect;
 /// A key of etcd with the bytes of its object.
 type Pair = (String, Vec<u8>);
 
-/// The changes: a namespace and a service are deleted and restored, and endpoints get other
-/// addresses.
+/// The changes during an outage: a namespace and a service are deleted or restored, and endpoints
+/// get other addresses.
 pub(super) struct Meanwhile {
     size: Size,
     /// The namespace and the service.
@@ -35,9 +35,9 @@ pub(super) struct Meanwhile {
 /// The two states of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// With the namespace and the service.
+    /// The namespace and the service exist.
     Filled,
-    /// Without these two, and with other endpoints.
+    /// The namespace and the service are deleted, and endpoints have other addresses.
     Changed,
 }
 
@@ -76,10 +76,11 @@ impl Meanwhile {
         Ok(changed)
     }
 
-    /// As [`Self::happen`] without compaction, while the API watches.
+    /// Changes each kind as [`Self::happen`] does, but without compaction, while the API watches
+    /// etcd.
     ///
     /// # Errors
-    /// As [`Self::happen`].
+    /// Those of [`Self::happen`].
     pub(super) fn become_state(&self, state: State) -> Result<usize> {
         match state {
             State::Filled => put(&self.recreated)?,
@@ -97,10 +98,10 @@ impl Meanwhile {
         Ok(changed.len())
     }
 
-    /// Waits until a server has seen all changes.
+    /// Waits until all changes are visible in a server's answers.
     ///
     /// # Errors
-    /// When it does not in time.
+    /// When they are not in time.
     pub(super) fn until_seen(&self, probe: &Probe, state: State) -> Result<()> {
         let (service, namespace) =
             (format!("{NAME}.ns-0.svc.cluster.local"), format!("{NAME}.svc.cluster.local"));
@@ -119,19 +120,20 @@ impl Meanwhile {
         Ok(())
     }
 
-    /// The number of changed slices.
+    /// Returns the number of changed slices.
     pub(super) fn slices(&self) -> usize {
         self.services().map(|number| self.size.slices(number)).sum()
     }
 
-    /// The services with endpoints that move: three in ten, and none that is queried at a start.
+    /// Returns the services with endpoints that move: three in ten, and none that is queried at a
+    /// start.
     fn services(&self) -> Range<u32> {
         self.size.services / 10 + 1..self.size.services / 10 * 4
     }
 }
 
-/// The bytes of a slice with endpoints at 10.128 and above, or at 10.228: both messages have the
-/// same lengths.
+/// Returns the bytes of a slice with its endpoints moved to 10.128 and above, or to 10.228 and
+/// above. The length stays the same.
 fn moved(octets: &[u8], state: State) -> Vec<u8> {
     let hundreds = if state == State::Changed { b'2' } else { b'1' };
     let mut octets = octets.to_vec();
@@ -145,7 +147,7 @@ fn moved(octets: &[u8], state: State) -> Vec<u8> {
     octets
 }
 
-/// Objects of one key, or of a range of keys, read in pages.
+/// Returns the objects of one key, or of a range of keys, read in pages.
 fn range(key: &str, end: Option<&str>) -> Result<Vec<Pair>> {
     let (mut all, mut from) = (Vec::new(), key.as_bytes().to_vec());
     loop {
@@ -154,7 +156,7 @@ fn range(key: &str, end: Option<&str>) -> Result<Vec<Pair>> {
             body["range_end"] = STANDARD.encode(end).into();
         }
         let reply = call("range", &body)?;
-        // The field is missing if there are none.
+        // The field is missing if there are no objects.
         let page = reply["kvs"].as_array().map(Vec::as_slice).unwrap_or_default();
         for pair in page {
             let [key, octets] =
@@ -191,7 +193,7 @@ fn compact() -> Result<()> {
     call("compaction", &json!({"revision": revision, "physical": true})).map(drop)
 }
 
-/// A call of etcd's gateway for JSON.
+/// Calls etcd's JSON gateway.
 fn call(call: &str, body: &Value) -> Result<Value> {
     let body = body.to_string();
     let mut stream = TcpStream::connect(ETCD).context("etcd")?;

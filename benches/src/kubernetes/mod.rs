@@ -1,5 +1,5 @@
-//! A cluster of many services and endpoints: how soon localdns and CoreDNS are ready with its API,
-//! their memory, and the time until a change is visible in answers.
+//! Measures localdns and CoreDNS with a cluster of many services and endpoints: the time until they
+//! are ready, their memory, and the time until a change is visible in answers.
 //!
 //! The API is a real one (`tests/kube`), in a network namespace of its own. The baseline is a
 //! reader with as many connections for the same streams, which it discards.
@@ -49,10 +49,10 @@ pub struct Options {
     /// Rounds of load beside 500 changes a second, and without
     #[arg(long, default_value_t = 75, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     rounds: u32,
-    /// Milliseconds of each load, after half of that which does not count; there are six in a round
+    /// Milliseconds of each load that count, after half as many that do not; a round has six loads
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     milliseconds: u64,
-    /// Queries a second where they are timed
+    /// Queries a second in timed loads
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: u64,
     /// Core of the server under load
@@ -101,8 +101,8 @@ pub fn run(options: &Options) -> Result<()> {
     )
 }
 
-/// An API of 10,000 services and 100,000 endpoints with its lists ready, and a workload's lines for
-/// the services' names.
+/// Starts an API of 10,000 services and 100,000 endpoints with its lists ready; returns it with a
+/// workload's lines for the services' names.
 pub(crate) fn api_and_names() -> (testkit::kube::Api, String) {
     let size = Size { services: 10_000, endpoints: 100_000 };
     (lists::api(size), churn::known(size))
@@ -172,7 +172,7 @@ struct Bench {
 
 /// Results of starts; medians, except for memory.
 struct Starts {
-    /// Time of the bare reader, and the bytes that it read.
+    /// Time of the bare reader; `octets` is the number of bytes that it read.
     bare: Duration,
     octets: u64,
     ready: [Duration; 2],
@@ -327,7 +327,7 @@ fn report_lists(costs: &[lists::Cost; 2]) {
     }
 }
 
-/// Selects a load of a round.
+/// A function that selects a load of a round.
 type LoadOf = fn(&churn::Round) -> churn::Load;
 
 fn report_changes(rounds: &[churn::Round]) -> Vec<Goal> {

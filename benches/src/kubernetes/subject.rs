@@ -13,7 +13,7 @@ use crate::compare::process::{Launch, Running};
 use load::clock::Clock;
 use load::judge::{Expect, Judgement, judge};
 
-/// The server under test.
+/// A server under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerKind {
     Localdns,
@@ -39,12 +39,12 @@ pub(super) struct Started {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
     pub(super) resident: f64,
-    /// The peak since its start, or since [`Started::forget_peak`].
+    /// The peak since the process's start, or since [`Started::forget_peak`].
     pub(super) peak: f64,
 }
 
 impl Memory {
-    /// The maximum of both.
+    /// Returns the maximum of both.
     pub(super) fn or(self, other: Self) -> Self {
         Self { resident: self.resident.max(other.resident), peak: self.peak.max(other.peak) }
     }
@@ -60,15 +60,15 @@ impl ServerKind {
         }
     }
 
-    /// Its listen address.
+    /// Returns the server's listen address.
     pub(super) fn address(self) -> IpAddr {
         Ipv4Addr::new(127, 0, 0, if self == Self::Localdns { 10 } else { 11 }).into()
     }
 }
 
 impl Subject {
-    /// A server with a block for the cluster's zone; `api` are the properties that give the API's
-    /// address.
+    /// Writes the Corefile of a server with a block for the cluster's zone; `api` is the property
+    /// with the API's address.
     ///
     /// # Errors
     /// When the Corefile cannot be written.
@@ -102,8 +102,8 @@ impl Subject {
         Ok(self)
     }
 
-    /// Starts it on these cores, and waits until it is ready and answers for `name`; returns the
-    /// time taken.
+    /// Starts the server on these cores, and waits until it is ready and answers for `name`;
+    /// returns the time taken.
     ///
     /// # Errors
     /// When it does not start, or is not ready within a minute.
@@ -131,10 +131,10 @@ impl Subject {
 }
 
 impl Started {
-    /// Checks that it still runs.
+    /// Checks that the server still runs.
     ///
     /// # Errors
-    /// When it has ended.
+    /// When the server has ended.
     pub(super) fn look(&mut self) -> Result<()> {
         match self.running.ended() {
             Some(status) => bail!("it ended with {status} and printed: {}", self.running.last_words()),
@@ -154,7 +154,7 @@ impl Started {
         Ok(Memory { resident: of("VmRSS:")?, peak: of("VmHWM:")? })
     }
 
-    /// Resets the peak.
+    /// Resets the peak of resident memory.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -163,7 +163,7 @@ impl Started {
         fs::write(&path, "5").context(path)
     }
 
-    /// The sum of a metric's series.
+    /// Returns the sum of a metric's series.
     ///
     /// # Errors
     /// When there is no metrics page.
@@ -197,10 +197,10 @@ impl Probe {
         Ok(())
     }
 
-    /// Whether the reply is the expected one.
+    /// Receives a reply; returns whether it is the expected one.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no reply.
     pub(super) fn receive(&self, question: &[u8], expect: Expect) -> Result<bool> {
         let mut reply = [0; 4096];
         let length = self.socket.recv(&mut reply).context("no reply")?;
@@ -222,7 +222,7 @@ impl Probe {
     pub(super) fn until_is(&self, name: &str, expect: Expect) -> Result<()> {
         let (question, clock) = (question(name)?, Clock::start());
         loop {
-            // The error belongs to the previous query: the server does not listen yet.
+            // An error here is about the previous query: the server does not listen yet.
             let asked = self.send(&question).and_then(|()| self.receive(&question, expect));
             if asked.unwrap_or(false) {
                 return Ok(());
@@ -232,7 +232,7 @@ impl Probe {
         }
     }
 
-    /// Whether the reply is NXDOMAIN.
+    /// Sends a query; returns whether the reply is NXDOMAIN.
     ///
     /// # Errors
     /// When there is no reply.
@@ -243,7 +243,7 @@ impl Probe {
     }
 }
 
-/// A question of type A.
+/// Returns a question of type A.
 ///
 /// # Errors
 /// When the text is no name.
@@ -252,7 +252,7 @@ pub(super) fn question(name: &str) -> Result<Vec<u8>> {
     Ok([name.as_wire(), &[0, 1, 0, 1]].concat())
 }
 
-/// Status and body of a page; `None` if there is none.
+/// Requests a page; returns its status and the whole reply, or `None` if there is none.
 fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;

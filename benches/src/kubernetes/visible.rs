@@ -18,7 +18,7 @@ use load::judge::Expect;
 pub(super) struct Visible(Vec<Duration>);
 
 impl Visible {
-    /// The quantile for this share of all changes.
+    /// Returns the quantile for this share of all changes.
     pub(super) fn quantile(&self, share: f64) -> Duration {
         let mut all = self.0.clone();
         all.sort_unstable();
@@ -27,7 +27,7 @@ impl Visible {
     }
 }
 
-/// Changes an endpoint's address.
+/// A client of the API that changes an endpoint's address.
 struct Changer {
     connection: Connection,
     slice: String,
@@ -50,7 +50,8 @@ impl Changer {
     }
 }
 
-/// Changes an endpoint repeatedly, and queries both servers in turns until they have seen it.
+/// Changes an endpoint repeatedly, and queries both servers in turns until their answers have the
+/// change; returns the times.
 pub(super) fn changes(api: &Api, size: Size, started: &[Started; 2], count: u32) -> Result<[Visible; 2]> {
     let question = question(&size.changed())?;
     let mut changer = Changer::new(api, size)?;
@@ -61,7 +62,7 @@ pub(super) fn changes(api: &Api, size: Size, started: &[Started; 2], count: u32)
         let clock = Clock::start();
         let mut seen = [None; 2];
         while seen.contains(&None) {
-            // Which server is queried first alternates.
+            // The server that is queried first alternates.
             for at in if number % 2 == 0 { [0, 1] } else { [1, 0] } {
                 if seen[at].is_none() {
                     let probe = &started[at].probe;
@@ -80,7 +81,7 @@ pub(super) fn changes(api: &Api, size: Size, started: &[Started; 2], count: u32)
     Ok(all)
 }
 
-/// A different address for each number.
+/// Returns a different address for each number.
 pub(super) fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 250, 0, 0).to_bits() + number)
 }

@@ -1,4 +1,4 @@
-//! The loop of one thread of a load.
+//! The loop of one load thread, which sends queries and receives replies.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ struct Driver {
     counts: RunCounts,
     received: RecvBatch,
     burst: Burst,
-    /// Ids in the burst, by position.
+    /// The message ids in the burst, by position.
     ids: Vec<u16>,
     question: Vec<u8>,
     /// Queries that may still be sent.
@@ -96,7 +96,8 @@ impl Driver {
         let threads = plan.cores.len().max(1) as u64;
         let (pace, ids) = match plan.pace {
             Pace::Closed(outstanding) => {
-                // Enough ids to recognise duplicates for long, few enough to stay in the cache.
+                // Enough ids to recognise duplicates for long, few enough to stay in the
+                // processor's cache.
                 (ThreadPace::Closed { outstanding }, (outstanding * 64).next_power_of_two().max(1024))
             }
             Pace::Open(rate) => {
@@ -192,7 +193,8 @@ impl Driver {
         let mut count = 0;
         let mut broken = false;
         for (lane, outstanding) in lanes {
-            // One clock reading for each batch; its first message has just been read.
+            // The clock is read once for each batch, when the first message of the batch has just
+            // been received.
             let mut now_ns = None;
             let outcome = lane.receive(received, |message| {
                 let now_ns = *now_ns.get_or_insert_with(|| clock.now_ns());
@@ -242,7 +244,7 @@ impl Driver {
         }
     }
 
-    /// Gives up outstanding queries, and counts those due and never sent.
+    /// Counts outstanding queries as lost, and queries that were due but never sent as unsent.
     fn finish(&mut self) {
         self.expire(u64::MAX);
         if let ThreadPace::Open { schedule, issued, .. } = &self.pace {
@@ -256,8 +258,8 @@ impl Driver {
         self.lanes.iter().map(|(_, outstanding)| outstanding.waiting()).sum()
     }
 
-    /// When the next query may be sent; `None` in a closed loop at its limit, until a reply
-    /// arrives.
+    /// Returns the time at which the next query may be sent, 0 for at once; `None` in a closed loop
+    /// at its limit, until a reply arrives.
     fn next_due_ns(&self) -> Option<u64> {
         match &self.pace {
             ThreadPace::Closed { outstanding } => {
@@ -278,8 +280,8 @@ impl Driver {
 
 /// Interval of scanning all ids of all lanes.
 const LOOK_FOR_LOST_NS: u64 = 100_000_000;
-/// A shorter wait would be late: the kernel adds up to 50 us to every timer.
+/// Minimum wait: a shorter one would end late, since the kernel adds up to 50 us to every timer.
 const SHORTEST_WAIT_NS: u64 = 60_000;
-/// Larger replies are truncated and judged by their first bytes.
+/// Size of a receive buffer; larger replies are truncated, and judged by their first bytes.
 const RECEIVE_BYTES: usize = 4096;
 const MAX_REPLACEMENTS: u32 = 10_000;

@@ -10,7 +10,7 @@ use sockets::{Epoll, RecvBatch, UpstreamSocket};
 use super::Transport;
 use crate::burst::Burst;
 
-/// A transport of queries to one target and of the replies.
+/// A UDP socket or TCP connection for queries to one target and their replies.
 pub(super) enum Lane {
     Udp(UpstreamSocket),
     Tcp(Connection),
@@ -84,7 +84,7 @@ pub(super) struct Connection {
     stream: TcpStream,
     /// Bytes that the kernel has not accepted; bounded by the ids of a lane.
     out: Vec<u8>,
-    /// Incomplete messages.
+    /// The received part of an incomplete message.
     frames: Frames,
     ended: bool,
 }
@@ -147,14 +147,15 @@ impl Connection {
     }
 }
 
-/// A parser of messages with length prefix, from chunks (RFC 1035, section 4.2.2).
+/// A parser of length-prefixed messages in a stream of bytes (RFC 1035, section 4.2.2).
 #[derive(Default)]
 struct Frames {
     bytes: Vec<u8>,
 }
 
 impl Frames {
-    /// Adds bytes and passes every complete message to `each`. Keeps at most one message.
+    /// Adds bytes and passes every complete message to `each`. Keeps only an incomplete last
+    /// message.
     fn feed(&mut self, more: &[u8], mut each: impl FnMut(&[u8])) {
         self.bytes.extend_from_slice(more);
         let mut at = 0;

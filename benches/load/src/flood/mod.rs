@@ -27,11 +27,12 @@ pub struct FloodPlan {
     pub lanes: usize,
     /// When the next query is sent.
     pub pace: Pace,
-    /// One thread for each, pinned to it. If empty, one thread that is not pinned.
+    /// The cores of the load, with one thread pinned to each. If empty, one thread that is not
+    /// pinned.
     pub cores: Vec<usize>,
-    /// Load before the window.
+    /// Duration of the load before the window.
     pub warmup: Duration,
-    /// The window that is counted. At most an hour together with the warm-up.
+    /// Duration of the window that is counted. At most an hour together with the warm-up.
     pub window: Duration,
     /// A query without a reply for this time is lost. At most a minute.
     pub patience: Duration,
@@ -133,7 +134,7 @@ pub fn run(
             })
             .collect();
         for (edge, at_ns) in [(Edge::Begin, window.from_ns), (Edge::End, window.until_ns)] {
-            // A load that is bounded by its queries, or failed, does not wait for the end of its time.
+            // A load that has sent its maximum number of queries, or has failed, ends early.
             while clock.now_ns() < at_ns && !drivers.iter().all(|driver| driver.is_finished()) {
                 clock.sleep_until(at_ns.min(clock.now_ns() + LOOK_FOR_END.as_nanos() as u64));
             }
@@ -147,7 +148,7 @@ pub fn run(
     Ok((sum, window))
 }
 
-/// Threads start and connect in this time; then all begin together.
+/// Time for all threads to start and connect, after which all begin together.
 pub const SETUP: Duration = Duration::from_millis(50);
 const LOOK_FOR_END: Duration = Duration::from_millis(20);
 const SLICE: Duration = Duration::from_micros(100);
