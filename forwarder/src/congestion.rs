@@ -86,9 +86,9 @@ impl Congestion {
         self.rtt().map_or(TIMEOUT_FIRST, |(srtt, var)| (srtt + (4 * var).max(srtt / 2)).max(TIMEOUT_MIN))
     }
 
-    /// Notes a reply to a query sent at `sent`. `is_copy`: the same question was sent there before,
-    /// and a server that deduplicates answers this one too early to be a sample of RTT (Karn's
-    /// algorithm).
+    /// Records a reply to a query sent at `sent`. `is_copy`: the same query was sent to this
+    /// upstream before. A server that deduplicates queries answers the copy early, so its
+    /// round-trip time is no sample (Karn's algorithm).
     pub(crate) fn replied(&self, sent: u64, now: u64, is_copy: bool) {
         let rtt = now.saturating_sub(sent).clamp(1, RTT_MAX.as_micros() as u64);
         if !is_copy {
@@ -211,10 +211,10 @@ const HEDGE_MIN: Duration = Duration::from_millis(100);
 const HEDGE_MAX: Duration = Duration::from_millis(300);
 /// The time-out before the first reply, in microseconds (RFC 6298, section 2.1).
 const TIMEOUT_FIRST: u64 = 1_000_000;
-/// The lowest time-out, in microseconds: below RFC 6298's 1 s, as a client waits for the lost
-/// datagram alone; above any round trip in a cluster.
+/// The lowest time-out, in microseconds: below RFC 6298's 1 s, since a client waits for this one
+/// datagram; above any round trip in a cluster.
 const TIMEOUT_MIN: u64 = 100_000;
-/// Longer round-trip times are recorded as this one.
+/// The highest round-trip time that is recorded; a longer one is recorded as this value.
 pub(crate) const RTT_MAX: Duration = Duration::from_secs(60);
 /// Most doublings of the time-out: 100 ms become 800 ms, and the client's deadline is near.
 const BACKOFF_MAX: u32 = 3;
@@ -242,7 +242,8 @@ const WINDOW_REPLIES: u32 = 8;
 const STANDING: u64 = 1_000_000;
 /// The highest target delay: below a query's deadline by more than the error of a window's rate.
 const TARGET_MAX_MS: u32 = 4_300;
-/// The lowest target delay: above [`STANDING`], so that the bound does not lift itself.
+/// The lowest target delay: above [`STANDING`], so that the bound does not make replies so fast
+/// that the queue seems gone and the bound is removed.
 const TARGET_MIN_MS: u32 = 1_500;
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ pub(crate) struct EdnsState {
     took_at: AtomicU64,
     /// Until when queries that need no EDNS are sent without OPT; 0: no hold.
     held_until: AtomicU64,
-    /// How often in a row the upstream answered a query without OPT that it had not answered with
-    /// an OPT, and when it last did.
+    /// The number of times in a row that the upstream answered a query without OPT that it had not
+    /// answered with an OPT, and the last of these times.
     proofs: AtomicU32,
     proved_at: AtomicU64,
     /// Whether the upstream answered our own OPT with FORMERR and no OPT: it does not implement

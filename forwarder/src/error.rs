@@ -17,7 +17,7 @@ pub enum ForwardError {
     /// The stanza has no upstream now: none of its host names has been resolved yet.
     #[error("no address of an upstream is known: none of the host names in `forward` could be looked up")]
     NoUpstream,
-    /// All upstreams are left out, as they forward our queries back to us.
+    /// All upstreams are left out, as they forward this server's queries back to it.
     #[error(
         "no upstream is left to ask, as each one sends our queries back to us: name one that does not in `forward`, or in the file that it follows"
     )]
@@ -37,7 +37,7 @@ pub enum ForwardError {
     /// The maximum number of client subnets for this name is in flight.
     #[error("too many client subnets in flight")]
     Subnets,
-    /// This client's own timeout is over; the query continues without it.
+    /// This client's own timeout is over; the query to upstreams continues.
     #[error("no answer within the time allowed")]
     Patience,
     /// The server stops.
@@ -90,8 +90,8 @@ pub enum ForwardError {
 }
 
 impl ForwardError {
-    /// Whether this machine could not send for a reason that may soon pass, as while its address or
-    /// route is renewed.
+    /// Whether this machine could not send for a reason that may soon pass, such as an address or
+    /// route that is being renewed.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::NoSocket { error, .. } | Self::NotSent { error, .. } => *error != SendError::Files,

@@ -24,7 +24,7 @@ impl UpstreamProto {
     /// All variants, in the order of the counters.
     pub const ALL: [Self; 3] = [Self::Udp, Self::Tcp, Self::Tls];
 
-    /// The label's value.
+    /// Returns the label's value.
     pub fn label(self) -> &'static str {
         match self {
             Self::Udp => "udp",
@@ -93,12 +93,12 @@ impl UpstreamMetrics {
         self.pipelines.store(pipelines, Relaxed);
     }
 
-    /// The number of TCP and TLS connections that are open or being opened.
+    /// Returns the number of TCP and TLS connections that are open or being opened.
     pub fn open_connections(&self) -> u32 {
         self.connections.load(Relaxed)
     }
 
-    /// The number of queries that wait for a connection.
+    /// Returns the number of queries that wait for a connection.
     pub fn waiting_for_connection(&self) -> u32 {
         self.waiting.load(Relaxed)
     }
@@ -118,12 +118,13 @@ impl UpstreamMetrics {
         })
     }
 
-    /// `coredns_proxy_conn_cache_hits_total`: queries over a socket or connection that was open.
+    /// Returns `coredns_proxy_conn_cache_hits_total`: queries over a socket or connection that was
+    /// open.
     pub fn conn_cache_hits(&self, proto: UpstreamProto) -> u64 {
         self.reused[proto as usize].get()
     }
 
-    /// `coredns_proxy_conn_cache_misses_total`: sockets and connections opened for a query.
+    /// Returns `coredns_proxy_conn_cache_misses_total`: sockets and connections opened for a query.
     pub fn conn_cache_misses(&self, proto: UpstreamProto) -> u64 {
         self.opened[proto as usize].get()
     }

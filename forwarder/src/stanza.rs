@@ -76,7 +76,7 @@ impl Default for StanzaSpec {
 }
 
 impl StanzaSpec {
-    /// The text of `from` for messages.
+    /// Returns the text of `from` for messages.
     pub fn from_text(&self) -> String {
         self.shown_from.as_ref().map_or_else(|| self.from.to_string(), ToString::to_string)
     }
@@ -166,17 +166,17 @@ impl Stanza {
         Ok(Self { spec, upstreams, choice, concurrent, turns, metrics })
     }
 
-    /// The properties.
+    /// Returns the properties.
     pub fn spec(&self) -> &StanzaSpec {
         &self.spec
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn metrics(&self) -> &Arc<StanzaMetrics> {
         &self.metrics
     }
 
-    /// The upstreams to query now.
+    /// Returns the upstreams to query now.
     pub fn upstreams(&self) -> Arc<Vec<Arc<Upstream>>> {
         self.upstreams.load_full()
     }
@@ -279,7 +279,7 @@ impl Stanza {
         self.choice.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many queries are in flight, over all workers.
+    /// Returns the number of queries in flight, over all workers.
     #[cfg(feature = "testing")]
     pub fn concurrent(&self) -> u32 {
         self.concurrent.in_use()
@@ -370,7 +370,7 @@ impl Stanzas {
         Self { stanzas }
     }
 
-    /// The stanzas.
+    /// Returns the stanzas.
     pub fn stanzas(&self) -> &[Arc<Stanza>] {
         &self.stanzas
     }

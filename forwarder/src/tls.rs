@@ -1,4 +1,5 @@
-//! Turns `tls` and `tls_servername` into settings for connections. ring is the one provider.
+//! Turns `tls` and `tls_servername` into settings for connections. The only crypto provider is
+//! ring.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ pub struct UpstreamTlsSpec {
     pub server_name: Option<String>,
 }
 
-/// TLS settings, loaded. Two are equal when their names and the contents of their files are.
+/// Loaded TLS settings. Two of them are equal if their names and the contents of their files are
+/// equal.
 #[derive(Clone)]
 pub struct TlsSettings {
     config: Arc<ClientConfig>,

@@ -14,7 +14,7 @@ use crate::edns_capability::EdnsState;
 use crate::{TlsSettings, UpstreamMetrics};
 use client_quota::ClientQuota;
 
-/// A server that we query, at one address over one kind of transport.
+/// A DNS server that queries are forwarded to, at one address over one kind of transport.
 #[derive(Debug)]
 pub struct Upstream {
     id: u32,
@@ -27,7 +27,7 @@ pub struct Upstream {
     stream: PathState,
     edns: EdnsState,
     metrics: UpstreamMetrics,
-    /// Quota of queries on its connections; created with the first one.
+    /// Quota of queries on the upstream's connections; created at first use.
     stream_places: LazyLock<ClientQuota>,
 }
 
@@ -69,27 +69,27 @@ impl PathState {
 }
 
 impl Upstream {
-    /// The upstream's number, unique in the process.
+    /// Returns the upstream's number, unique in the process.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// The upstream's address and port.
+    /// Returns the upstream's address and port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// TLS settings; `None`: plain DNS.
+    /// Returns the TLS settings; `None`: plain DNS.
     pub fn tls(&self) -> Option<&Arc<TlsSettings>> {
         self.tls.as_ref()
     }
 
-    /// The local address of queries to the upstream; `None`: the kernel's choice.
+    /// Returns the local address of queries to the upstream; `None`: the kernel's choice.
     pub fn source(&self) -> Option<IpAddr> {
         self.source
     }
 
-    /// Its counters.
+    /// Returns the upstream's counters.
     pub fn metrics(&self) -> &UpstreamMetrics {
         &self.metrics
     }
@@ -107,7 +107,7 @@ impl Upstream {
         }
     }
 
-    /// The number of probes that failed in a row.
+    /// Returns the number of probes that failed in a row.
     pub fn fails(&self, path: UpstreamPath) -> u32 {
         self.state(path).fails.load(Ordering::Relaxed)
     }
@@ -118,7 +118,7 @@ impl Upstream {
         max_fails != 0 && self.fails(path) > max_fails
     }
 
-    /// The smoothed round-trip time; `None` while unknown.
+    /// Returns the smoothed round-trip time; `None` while unknown.
     pub fn srtt(&self, path: UpstreamPath) -> Option<Duration> {
         self.congestion(path).srtt()
     }
@@ -183,12 +183,12 @@ impl Upstream {
             && trial_at.compare_exchange(due, now + TRIAL_MS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The quota of queries on the upstream's connections, over all workers.
+    /// Returns the quota of queries on the upstream's connections, over all workers.
     pub(crate) fn stream_places(&self) -> &ClientQuota {
         &self.stream_places
     }
 
-    /// Its EDNS state.
+    /// Returns the upstream's EDNS state.
     pub(crate) fn edns(&self) -> &EdnsState {
         &self.edns
     }
@@ -323,7 +323,8 @@ impl ProbeRequests {
 /// upstream.
 const SUSPECT_LOSSES: u32 = 3;
 /// How long lost hedges make an upstream suspect, in milliseconds: long enough that trials (every
-/// 250 ms) renew it while there is traffic, short enough to expire without.
+/// 250 ms) renew the suspicion while there is traffic, short enough that it expires without
+/// traffic.
 const SUSPECT_MS: u64 = 2_000;
 const TRIAL_MS: u64 = 250;
 

@@ -190,7 +190,7 @@ proptest! {
     }
 }
 
-/// One of the open sockets, or the first closed one.
+/// Returns one of the open sockets, or the first closed one.
 fn nth_socket(world: &World, at: u8) -> Option<SocketId> {
     let net = &world.net;
     let (mut known, closed): (Vec<_>, Vec<_>) =

@@ -17,7 +17,7 @@ const HOSTILE: [(&str, Fault); 6] = [
     ("FORMERR with OPT", |query| Some(with_opt(with_rcode(query, Rcode::FORMERR), 0))),
     ("FORMERR", |query| Some(with_rcode(query, Rcode::FORMERR))),
     ("NOTIMP", |query| Some(with_rcode(query, Rcode::NOTIMP))),
-    // With the right ID and question, and malformed behind them.
+    // The reply has the right id and question, and is malformed after them.
     ("garbage", |query| {
         let mut reply = answer(query);
         reply.truncate(reply.len() - 3);

@@ -21,7 +21,8 @@ fn asks(world: &mut World, asker: u128, count: usize) -> (Vec<u32>, usize) {
     (taken, refused)
 }
 
-/// Worlds with room for 100 queries of one client, in the table or at the stanza's upstreams.
+/// Returns worlds with room for 100 queries of one client, in the table or at the stanza's
+/// upstreams.
 fn worlds() -> [(World, &'static str); 2] {
     let limits = Limits { flights: 100, ..Limits::default() };
     let stanza = StanzaSpec { max_concurrent: 100, ..sequential() };
@@ -89,7 +90,7 @@ fn a_client_that_fills_a_stanza_is_known_at_every_worker_and_at_no_other_stanza(
     assert_eq!(world.chain.stanzas()[1].concurrent(), 20);
 }
 
-/// A client that waits for a question first asked by a greedy client keeps waiting.
+/// A client that joined the flight of a greedy client's query keeps waiting for the answer.
 #[test]
 fn shared_flight_survives_greedy_client() {
     for (mut world, words) in worlds() {

@@ -72,18 +72,19 @@ impl Run {
         self.world.run_for(ms(12_000));
     }
 
-    /// The number of answered queries among those sent since `from`, and the number of all.
+    /// Returns the number of answered queries among those sent since `from`, and the number of all
+    /// of these.
     fn answered_from(&self, from: Duration) -> (usize, usize) {
         let late = self.asked.iter().filter(|(at, _)| *at >= from);
         (late.clone().filter(|(_, waiter)| self.world.result(*waiter).outcome.is_ok()).count(), late.count())
     }
 
-    /// Upstream queries per client query.
+    /// Returns the number of upstream queries per client query.
     fn amplification(&self) -> f64 {
         self.world.net.got.len() as f64 / self.asked.len() as f64
     }
 
-    /// The wait at this quantile, in thousandths.
+    /// Returns the wait at a quantile, which is given in thousandths.
     fn percentile(&self, per_mille: usize) -> Duration {
         let wait = |&(at, waiter): &(Duration, u32)| self.world.result(waiter).at - at;
         let mut waits: Vec<_> = self.asked.iter().map(wait).collect();
@@ -92,7 +93,7 @@ impl Run {
     }
 }
 
-/// Load of at most three quarters or four fifths of the upstream's capacity, and one burst.
+/// Under at most four fifths of the upstream's capacity and one burst, all queries are answered.
 #[test]
 fn bursts_at_serial_upstreams_are_answered() {
     for (service, per_second, burst) in [(30, 25, 60), (30, 25, 120), (100, 8, 20), (400, 2, 0), (400, 2, 5)]
@@ -108,7 +109,7 @@ fn bursts_at_serial_upstreams_are_answered() {
     }
 }
 
-/// A burst at the start, when no round-trip time is known.
+/// All queries of a burst at the start, when no round-trip time is known, are answered.
 #[test]
 fn bursts_at_the_start_are_answered() {
     for (service, per_second, burst) in [(30, 25, 60), (30, 25, 120), (100, 8, 20), (400, 2, 5)] {
@@ -137,8 +138,8 @@ fn an_upstream_that_becomes_slow_is_not_asked_more() {
     }
 }
 
-/// One and a half times the capacity: its answers are still in time, and the other queries fail at
-/// once.
+/// Under one and a half times its capacity, the upstream's answers are still in time, and the other
+/// queries fail at once.
 #[test]
 fn an_overloaded_upstream_answers_what_it_can() {
     for (service, per_second) in [(30, 50), (100, 15), (400, 4)] {
@@ -210,7 +211,7 @@ fn slow_names_are_waited_for() {
     }
 }
 
-/// Two upstreams, of which the first slows, dies, and recovers.
+/// When the first of two upstreams slows, dies and recovers, the second takes over meanwhile.
 #[test]
 fn the_second_upstream_takes_over() {
     let slow = Rc::new(RefCell::new(0));
@@ -281,7 +282,8 @@ fn a_query_holds_one_connection() {
     assert_eq!((sent, world.net.cancelled), (vec![0, 20], 1));
 }
 
-/// The failure is a local limit, which is not cached, although it was counted as silence before.
+/// The failure is reported as a local limit, which is not cached, although it was counted as
+/// silence before.
 #[test]
 fn a_query_that_waited_for_a_connection_was_not_sent() {
     let spec = StanzaSpec { force_tcp: true, ..sequential() };
@@ -293,7 +295,8 @@ fn a_query_that_waited_for_a_connection_was_not_sent() {
     assert!(failure.starts_with("too many queries in flight to"), "{failure}");
 }
 
-/// A joining client is counted for the exchange, the first one is not, and eight are enough.
+/// The exchange is counted against the quotas of the first eight joining clients, but not of the
+/// first client.
 #[test]
 fn joining_clients_are_counted_for_the_exchange() {
     let spec = StanzaSpec { force_tcp: true, ..sequential() };

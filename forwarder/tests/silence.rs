@@ -74,8 +74,8 @@ fn a_single_silent_upstream_is_asked_again_and_fails_before_the_client_does() {
     assert!((ms(4_800)..ms(4_805)).contains(&done.at), "{:?}", done.at);
     let failure = done.outcome.clone().unwrap_err();
     assert!(failure.ends_with("->127.0.0.101:53: i/o timeout"), "{failure}");
-    // A timeout of 1 s while no round-trip time is known, doubled by each copy; nothing else is
-    // known of its EDNS.
+    // After 0.3 s a copy is sent without OPT, as nothing is known of the upstream's EDNS. Then the
+    // time-out of 1 s, as no round-trip time is known, is doubled by that copy.
     let sent: Vec<_> = world.net.got.iter().map(|got| got.at.as_millis() / 100).collect();
     assert_eq!(sent, [0, 3, 23]);
 }
@@ -351,7 +351,7 @@ fn one_that_is_down_is_passed_over_and_its_reply_makes_it_up_again() {
     let waiter = world.ask("a.example.org");
     world.run_for(ms(20));
     assert_eq!(world.result(waiter).upstream, Some(address(2)));
-    // With both down one receives the query, and is up by its reply.
+    // With both upstreams down, one of them receives the query, and counts as up after its reply.
     world.take_down(2);
     world.ask("b.example.org");
     world.run_for(ms(20));

@@ -10,7 +10,7 @@ use super::waiters::Waiters;
 use crate::{ConnectionLimits, ForwardError, Stanzas, StreamKind, Upstream};
 use client_quota::ClientId;
 
-/// A UDP socket of a worker. Its index is small and reused; its generation is not.
+/// The id of a UDP socket of a worker. The index is small and reused, the generation is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketId {
     pub(crate) index: u32,
@@ -80,7 +80,7 @@ pub struct Exchange<'a> {
     pub deadline: Instant,
 }
 
-/// What [`crate::Forwarder::poll`] returns: something for the driver, the worker, to do.
+/// An action that [`crate::Forwarder::poll`] returns, for the driver (the worker) to perform.
 #[allow(clippy::large_enum_variant, reason = "each miss ends with the large one; a box would allocate")]
 pub enum Action<'a, W> {
     /// Connect a UDP socket to the upstream, from a random source port (RFC 5452, section 9.2), and
@@ -93,7 +93,8 @@ pub enum Action<'a, W> {
     Exchange(Exchange<'a>),
     /// Cancel an exchange: its result would change nothing.
     Cancel(Arc<Upstream>, StreamKind, ExchangeId),
-    /// Count an exchange that waits for a connection for another client of its flight.
+    /// Count an exchange, which waits for a connection, against the quota of another client of its
+    /// flight.
     Join {
         /// The exchange's upstream.
         upstream: Arc<Upstream>,
@@ -110,7 +111,7 @@ pub enum Action<'a, W> {
     Finished(FlightResult<'a, W>),
 }
 
-/// A client's miss.
+/// A client's query that the cache has not answered.
 #[derive(Clone, Copy)]
 pub struct ForwardQuery<'a> {
     /// The block's stanzas.

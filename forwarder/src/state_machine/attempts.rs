@@ -248,7 +248,7 @@ impl<W> Forwarder<W> {
                     self.count_failure(slot, attempt.upstream);
                     self.try_next(now, slot);
                 } else if !failure.blames_upstream() {
-                    // It was never sent: the upstream was not silent.
+                    // The query was never sent, so the upstream was not silent.
                     flight.cold().failure = Some(failure);
                 }
             }
@@ -416,7 +416,8 @@ impl<W> Forwarder<W> {
         self.close(slot, nth);
     }
 
-    /// Counts an exchange that waits for a connection for a client that joined the flight.
+    /// Counts an exchange, which waits for a connection, against the quota of a client that joined
+    /// the flight.
     pub(super) fn join_exchange(&mut self, slot: u32, client: ClientId) {
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
@@ -466,7 +467,8 @@ impl<W> Forwarder<W> {
     }
 }
 
-/// The most joining clients that a flight's waiting exchange is counted for in turn.
+/// A flight's waiting exchange is counted against the quotas of at most this many joining clients,
+/// one after the other.
 const MAX_JOINS: u8 = 8;
 /// Attempts that may fail in one query whatever the stanza sets: a refusal takes microseconds, and
 /// the deadline alone would allow a hundred thousand.

@@ -64,12 +64,12 @@ impl std::fmt::Debug for KeptQuery {
 /// The state of a flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlightState {
-    /// It has waiters.
+    /// The flight has waiters.
     Flying,
-    /// It is answered; other upstreams with attempts have until `read_timeout` to show that they
-    /// are alive.
+    /// The flight is answered; other upstreams with attempts have until `read_timeout` to show that
+    /// they are alive.
     Settled,
-    /// Its waiters were answered with a failure; a reply is still cached.
+    /// The flight's waiters were answered with a failure; a reply is still cached.
     Late,
 }
 
@@ -439,5 +439,5 @@ pub(super) const OVER_TCP: u8 = 0x80;
 const KEY: u8 = !(BARE | OVER_TCP);
 /// In a flight's bits: middleware added flags or options for upstreams.
 pub(super) const ADDED: u8 = 0x40;
-/// In a flight's bits: DO.
+/// In a flight's bits: the query has DO set.
 pub(super) const DNSSEC_OK: u8 = 0x04;

@@ -57,11 +57,11 @@ use waiters::{WaiterList, WaiterSlab};
 /// Limits of one worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Flights of one client, and a quarter more of all clients together, including those that
-    /// linger after their end; [`slot_octets`] each. Default 8,192, min 1, max 2^23.
+    /// Maximum flights of one client; all clients together may have a quarter more. Flights that
+    /// linger after their end count. [`slot_octets`] bytes each. Default 8,192, min 1, max 2^23.
     pub flights: usize,
-    /// Waiters of one client that joined another's flight, and a quarter more of all clients
-    /// together; [`waiter_octets`] each. Default 16,384, min 1, max 2^30.
+    /// Maximum waiters of one client that joined a flight; all clients together may have a quarter
+    /// more. [`waiter_octets`] bytes each. Default 16,384, min 1, max 2^30.
     pub waiters: usize,
     /// UDP sockets in use per upstream; as many again may be retiring. Default 32, min 1.
     pub sockets: usize,
@@ -336,7 +336,7 @@ impl<W> Forwarder<W> {
         self.output.ticking = true;
     }
 
-    /// When [`Forwarder::tick`] must be called next.
+    /// Returns when [`Forwarder::tick`] must be called next.
     pub fn next_wake(&self) -> Option<Instant> {
         let at = self.timers.next_due().unwrap_or(MachineTime::NEVER).min(self.sweep_at);
         (at != MachineTime::NEVER).then(|| self.epoch + at.since(MachineTime(0)))
@@ -347,7 +347,7 @@ impl<W> Forwarder<W> {
         self.waiters.next(&mut rest.0)
     }
 
-    /// The number of flights with waiters.
+    /// Returns the number of flights with waiters.
     pub fn in_flight(&self) -> usize {
         self.flying
     }
@@ -366,7 +366,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Ends a state machine that panicked and passes its waiters to `report`; the caller drops its
-    /// sockets and exchanges. Relies on nothing but that a slot has a flight or none.
+    /// sockets and exchanges. Relies only on each slot having a flight or none.
     pub fn abandon(mut self, mut report: impl FnMut(W, &Query<'_>)) {
         if let Some((slot, list)) = self.output.take_impatient()
             && let Some(flight) = self.table.get(slot)

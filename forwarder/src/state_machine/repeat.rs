@@ -122,5 +122,5 @@ impl<W> Forwarder<W> {
 /// A suspect gets a trial while it has fewer outstanding queries than this: as many trials as fit
 /// into `read_timeout`.
 const TRIALS: u32 = 8;
-/// The earliest time at which a copy or hedge that may not be sent is considered again.
+/// Delay after which a copy or hedge that may not be sent is considered again.
 const COPY_DENIED: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Handles replies: an answer, a reason to send the query again, or news about an upstream.
+//! Handles replies: an answer, a reason to send the query again, or information about an upstream.
 
 use std::time::{Duration, Instant};
 
@@ -255,8 +255,8 @@ impl<W> Flight<W> {
     }
 }
 
-/// Whether an rcode means that the upstream could not or would not answer, so that another's reply
-/// is better.
+/// Whether an rcode means that the upstream could not or would not answer, so that a reply of
+/// another upstream is preferred.
 fn is_bad(rcode: Rcode) -> bool {
     matches!(rcode, Rcode::SERVFAIL | Rcode::REFUSED | Rcode::FORMERR | Rcode::NOTIMP)
 }

@@ -96,7 +96,7 @@ impl UdpSockets {
         self.requests.pop_front()
     }
 
-    /// The number of open sockets.
+    /// Returns the number of open sockets.
     pub(super) fn open_count(&self) -> usize {
         self.open
     }
@@ -215,12 +215,12 @@ impl UdpSockets {
         }
     }
 
-    /// The upstream of a socket.
+    /// Returns the upstream of a socket.
     pub(super) fn upstream(&self, socket: SocketId) -> Option<&Arc<Upstream>> {
         self.port(socket)?.upstream.as_ref()
     }
 
-    /// The local address of a socket.
+    /// Returns the local address of a socket.
     pub(super) fn local(&self, socket: SocketId) -> Option<SocketAddr> {
         self.port(socket)?.local
     }

@@ -316,7 +316,7 @@ impl Connection {
         !self.pending.is_empty() && !self.pending.values().any(|pending| pending.is_wanted)
     }
 
-    /// When [`Self::is_done`] must be called next.
+    /// Returns when [`Self::is_done`] must be called next.
     fn next_wake(&self) -> Instant {
         let limits = self.destination.limits;
         let age = if limits.max_age.is_zero() || self.retired { FAR } else { limits.max_age.min(FAR) };

@@ -161,7 +161,8 @@ impl Streams {
         }
     }
 
-    /// Counts an exchange for this client, if it waits for a connection and the client has room.
+    /// Counts an exchange against this client's quota, if the exchange waits for a connection and
+    /// the client has quota left.
     pub fn join(
         &self,
         worker: usize,
@@ -180,7 +181,7 @@ impl Streams {
         }
     }
 
-    /// The number of connections.
+    /// Returns the number of connections.
     pub fn connections(&self) -> usize {
         self.pools.lock().values().map(|links| links.pool.connections()).sum()
     }
@@ -380,7 +381,7 @@ impl ConnectionPools {
 }
 
 impl Request {
-    /// A copy of the query for a trial, for which no client waits.
+    /// Returns a copy of the query for a trial, for which no client waits.
     fn copy(&self) -> Self {
         Self { message: self.message.clone(), place: None, is_copy: true, ..*self }
     }

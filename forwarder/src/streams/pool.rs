@@ -128,12 +128,12 @@ impl Pool {
         }
     }
 
-    /// The number of connections open or being opened.
+    /// Returns the number of connections open or being opened.
     pub(super) fn connections(&self) -> usize {
         self.lanes.len()
     }
 
-    /// The number of queries that wait for a connection.
+    /// Returns the number of queries that wait for a connection.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -251,8 +251,8 @@ impl Pool {
         lane.retired |= single_use && lane.out.is_empty();
     }
 
-    /// Counts a waiting query for another client of its flight; false if the query does not wait,
-    /// or that client has no quota left.
+    /// Counts a waiting query against the quota of another client of its flight; returns false if
+    /// the query does not wait, or that client has no quota left.
     pub(super) fn join(&mut self, id: RequestId, client: ClientId, most: usize, now: Instant) -> bool {
         let bound = self.most(most, now) as u32;
         let request = self.waiting.iter_mut().find(|request| request.id == id);
@@ -368,8 +368,8 @@ impl Pool {
         if now < until { most.min(taken) } else { most }.max(1)
     }
 
-    /// Whether one more connection may be opened: limited where the upstream closes each, as the
-    /// port of a closed one is in TIME-WAIT for a minute.
+    /// Whether one more connection may be opened. The rate is limited if the upstream closes each
+    /// connection, since the port of a closed one is in TIME-WAIT for a minute.
     fn may_open_now(&mut self, now: Instant) -> bool {
         let earned = (now - self.counted_at).as_micros() * u128::from(OPENINGS_PER_SECOND) / 1_000_000;
         if earned > 0 {

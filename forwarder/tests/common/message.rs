@@ -62,7 +62,7 @@ pub fn query(question: &Question<'_>) -> Vec<u8> {
     bytes
 }
 
-/// A reply with one address, 192.0.2.1.
+/// Returns a reply with one address, 192.0.2.1.
 pub fn answer(query: &[u8]) -> Vec<u8> {
     let mut reply = with_rcode(query, Rcode::NOERROR);
     reply[7] = 1;
@@ -70,7 +70,7 @@ pub fn answer(query: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// A reply without records and without OPT.
+/// Returns a reply without records and without OPT.
 pub fn with_rcode(query: &[u8], rcode: Rcode) -> Vec<u8> {
     let id = u16::from_be_bytes([query[0], query[1]]);
     let mut reply = header(id, Flags::QR | Flags::RD | Flags::RA | rcode.0, [1, 0, 0, 0]);
@@ -78,14 +78,14 @@ pub fn with_rcode(query: &[u8], rcode: Rcode) -> Vec<u8> {
     reply
 }
 
-/// A reply without records and with TC.
+/// Returns a reply without records and with TC.
 pub fn truncated(query: &[u8]) -> Vec<u8> {
     let mut reply = with_rcode(query, Rcode::NOERROR);
     reply[2] |= 0x02;
     reply
 }
 
-/// The question section of a query or reply.
+/// Returns the question section of a query or reply.
 pub fn question_of(message: &[u8]) -> &[u8] {
     let (_, end) = Name::read_plain(message, 12).unwrap();
     &message[12..end + 4]
@@ -106,7 +106,7 @@ pub fn with_opt(mut reply: Vec<u8>, upper: u8) -> Vec<u8> {
     reply
 }
 
-/// The data of a query's client subnet option, the only option that the forwarder sends.
+/// Returns the data of a query's client subnet option, the only option that the forwarder sends.
 pub fn subnet_of(query: &[u8]) -> Option<&[u8]> {
     let options = query.get(12 + question_of(query).len() + 11..)?;
     options.get(4..)

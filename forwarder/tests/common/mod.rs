@@ -201,7 +201,7 @@ impl Net {
     fn send(&mut self, socket: SocketId, datagram: &[u8]) {
         let upstream = self.sockets[&socket];
         assert!(!self.reported.contains(&socket), "sent through a socket with a reported failure");
-        // Without descriptors open sockets still work.
+        // If no file descriptor is left, sockets that are open still work.
         let unsendable = self.unsendable_to(upstream).filter(|error| *error != SendError::Files);
         let spoiled = self.spoiled.contains(&socket);
         let spoiled = spoiled.then_some(SendError::Refused(io::ErrorKind::InvalidInput));
@@ -438,19 +438,19 @@ impl World {
         self.run_until(until);
     }
 
-    /// The number of queries that an upstream received.
+    /// Returns the number of queries that an upstream received.
     pub fn got(&self, upstream: u8) -> usize {
         self.net.got.iter().filter(|got| got.upstream == address(upstream)).count()
     }
 
-    /// The result for the waiter.
+    /// Returns the result for the waiter.
     pub fn result(&self, waiter: u32) -> &Done {
         let at = self.net.by_waiter.get(&waiter).unwrap_or_else(|| panic!("waiter {waiter} has no result"));
         &self.net.done[*at]
     }
 }
 
-/// The address of the n-th upstream.
+/// Returns the address of the n-th upstream.
 pub fn address(at: u8) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 100 + at], 53))
 }

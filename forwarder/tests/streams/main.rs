@@ -214,7 +214,7 @@ async fn a_silent_upstream_holds_a_bounded_number_of_connections_and_queries() {
         asker.send(id);
         assert!(asker.streams.connections() <= 64);
     }
-    // The last places are reserved for clients that have none.
+    // The last units of the quota are reserved for clients without any.
     let refused = asker.results.len();
     assert!((1_955..=2_000).contains(&refused), "{refused}");
     let (mut overloaded, mut timeouts) = (0, 0);
@@ -226,7 +226,7 @@ async fn a_silent_upstream_holds_a_bounded_number_of_connections_and_queries() {
         }
     }
     assert_eq!(overloaded + timeouts, 4_000);
-    // Only a query on a connection was sent.
+    // Only queries that got a connection were sent.
     assert!((1..=64).contains(&timeouts), "{timeouts}");
     asker.until_connections_are(0).await;
 }

@@ -27,7 +27,7 @@ async fn answer_out_of_order(mut stream: impl AsyncRead + AsyncWrite + Unpin) ->
     }
 }
 
-/// The number in the name that [`Asker::send`] made.
+/// Returns the number in the name that [`Asker::send`] made.
 pub(super) fn number(query: &[u8]) -> u64 {
     let label = &query[13..][..usize::from(query[12])];
     std::str::from_utf8(&label[1..]).unwrap().parse().unwrap()
@@ -85,7 +85,7 @@ async fn queries_wait_for_an_idle_connection() {
     assert!(accepted.load(Ordering::SeqCst) <= 5);
 }
 
-/// An upstream that answers out of order is pipelined to, until a reply is held up.
+/// Queries to an upstream that answers out of order are pipelined, until a reply is held up.
 #[tokio::test]
 async fn out_of_order_is_learned_and_forgotten() {
     let (address, accepted) = server(|_, stream| answer_out_of_order(stream)).await;
@@ -190,7 +190,7 @@ async fn an_upstream_with_few_places_answers_all() {
     })
     .await;
     let mut asker = Asker::new(address, None);
-    // A lower limit, so that some connections have answered before more are refused.
+    // The limit is lower at first, so that some connections have answered before more are refused.
     asker.limits.max_connections = 4;
     (0..20).for_each(|id| asker.send(id));
     for _ in 0..20 {

@@ -46,7 +46,7 @@ async fn a_client_with_silent_queries_leaves_places_for_others() {
     for id in 10_000..10_100 {
         asker.ask(id).await;
     }
-    // The rest is shared, too.
+    // The rest of the quota is shared, too.
     let refused = fill(&mut asker, 2_500..3_000).await;
     assert!((150..200).contains(&refused), "{refused}");
     asker.client = 3;
@@ -106,7 +106,7 @@ async fn joined_query_uses_the_other_clients_quota() {
     assert_is_answer(id, &result.unwrap());
 }
 
-/// A query that had little of its time at the upstream fails as one that was not sent.
+/// A query that reached the upstream only late in its time fails like one that was not sent.
 #[tokio::test]
 async fn query_sent_late_is_not_the_upstreams_failure() {
     let (address, _) = server(|_, stream| swallow(stream)).await;
