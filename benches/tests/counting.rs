@@ -49,7 +49,7 @@ fn every_fault_of_a_udp_server_is_counted_once() {
 fn an_open_loop_charges_a_stalled_server_for_every_query_it_held_up() {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let addr = socket.local_addr().expect("bound");
-    // Answers nothing until it has received the last query, then all of them.
+    // The server sends no answer until it has received the last query, then all answers.
     thread::spawn(move || {
         let mut held = Vec::new();
         let mut bytes = [0; 512];

@@ -18,7 +18,7 @@ use load::clock::Clock;
 pub struct Launch {
     /// The program's file.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The program's arguments.
     pub args: Vec<String>,
     /// Variables added to its environment.
     pub env: Vec<(&'static str, String)>,

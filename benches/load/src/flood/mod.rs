@@ -71,7 +71,8 @@ pub enum Edge {
 }
 
 impl FloodPlan {
-    /// A closed loop of 4 sockets with 64 outstanding each, 1 s of warm-up, 5 s of window and 1 s of patience.
+    /// Returns the plan of a closed loop: 4 sockets with 64 outstanding queries each, 1 s of
+    /// warm-up, 5 s of window and 1 s of patience.
     pub fn closed(targets: Vec<SocketAddr>, cores: Vec<usize>) -> Self {
         Self {
             targets,
