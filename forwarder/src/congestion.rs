@@ -60,7 +60,7 @@ impl Congestion {
         }
     }
 
-    /// The smoothed round-trip time; `None` while unknown.
+    /// Returns the smoothed round-trip time; `None` while unknown.
     pub(crate) fn srtt(&self) -> Option<Duration> {
         let (srtt, _) = self.rtt()?;
         Some(Duration::from_micros(srtt))
@@ -73,15 +73,15 @@ impl Congestion {
         }
     }
 
-    /// How long to wait for this path before another upstream is queried too: srtt + 4 rttvar, 100
-    /// ms to 300 ms; 300 ms while unknown.
+    /// Returns how long to wait for a reply over this path before another upstream is queried, too:
+    /// srtt + 4 rttvar, 100 ms to 300 ms; 300 ms while unknown.
     pub(crate) fn hedge_after(&self) -> Duration {
         let known = self.rtt().map(|(srtt, var)| Duration::from_micros(srtt + 4 * var));
         known.map_or(HEDGE_MAX, |time| time.clamp(HEDGE_MIN, HEDGE_MAX))
     }
 
-    /// The retransmission time-out of RFC 6298, section 2: srtt + max(4 rttvar, srtt / 2), at least
-    /// 100 ms; 1 s while unknown. Half of srtt is the least variation of a busy server.
+    /// Returns the retransmission time-out of RFC 6298, section 2: srtt + max(4 rttvar, srtt / 2),
+    /// at least 100 ms; 1 s while unknown. Half of srtt is the least variation of a busy server.
     fn timeout(&self) -> u64 {
         self.rtt().map_or(TIMEOUT_FIRST, |(srtt, var)| (srtt + (4 * var).max(srtt / 2)).max(TIMEOUT_MIN))
     }

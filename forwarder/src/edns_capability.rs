@@ -118,7 +118,8 @@ impl EdnsState {
     pub(crate) fn refused(&self, now: Instant, lacks_edns: bool) {
         let now = self.millis(now);
         if self.took_within(now, LATELY_MS) {
-            // It answered other queries with an OPT lately, so the cause is the name, not EDNS.
+            // The upstream answered other queries with an OPT lately, so the cause is the name, not
+            // EDNS.
             return;
         }
         if lacks_edns && !self.took_within(now, PROOF_MS) {

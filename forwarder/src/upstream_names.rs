@@ -120,8 +120,8 @@ mod tests {
         assert!(matches!(error, ResolveError::NoServer(_)), "{error}");
     }
 
-    /// A name server that answers A with 192.0.2.7 and everything else with NODATA; returns its
-    /// address and the queried names.
+    /// Starts a name server that answers A with 192.0.2.7 and everything else with NODATA; returns
+    /// its address and the queried names.
     async fn name_server() -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<Name>) {
         let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();

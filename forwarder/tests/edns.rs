@@ -118,7 +118,7 @@ fn an_upstream_that_leaves_the_opt_out_is_asked_for_dnssec_after_others() {
     assert_eq!(world.result(plain).upstream, Some(address(1)));
 }
 
-/// Like BIND: FORMERR without OPT to a query with a subnet, and EDNS for all others.
+/// Replies like BIND: FORMERR without OPT to a query with a subnet, and with EDNS to all others.
 fn hates_subnets() -> Behaviour {
     Box::new(|asked| {
         let reply = match subnet_of(asked.bytes) {

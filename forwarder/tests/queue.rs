@@ -155,7 +155,7 @@ fn an_overloaded_upstream_answers_what_it_can() {
         });
         assert!(at_once.count() * 10 >= (asked - answered) * 8, "{service} ms");
         assert!(run.amplification() <= 1.0, "{service} ms: {}", run.amplification());
-        // It recovers when the load falls.
+        // The upstream recovers when the load falls.
         run.world.run_for(ms(5_000));
         let from = run.world.time();
         run.load(1_000 / service / 2, 10);

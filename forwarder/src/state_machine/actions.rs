@@ -18,7 +18,8 @@ pub struct SocketId {
 }
 
 impl SocketId {
-    /// The socket's index in a table: below (upstreams in use) x (sockets per upstream) x 2.
+    /// Returns the socket's index in a table: below (upstreams in use) x (sockets per upstream) x
+    /// 2.
     pub fn index(self) -> usize {
         self.index as usize
     }

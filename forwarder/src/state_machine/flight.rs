@@ -140,9 +140,9 @@ pub(super) enum AttemptKind {
 pub(super) enum AttemptState {
     /// Unused.
     Free,
-    /// It waits for the reply, or for `read_timeout`.
+    /// The attempt waits for its reply, or for `read_timeout`.
     Waiting,
-    /// It timed out, and is counted as failed; the reply is still accepted.
+    /// The attempt timed out, and is counted as failed; its reply is still accepted.
     Counted,
 }
 

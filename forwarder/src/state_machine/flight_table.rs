@@ -43,7 +43,7 @@ impl<W> FlightTable<W> {
         self.free.is_empty() && self.slots.len() >= self.limit
     }
 
-    /// The number of flights.
+    /// Returns the number of flights.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()

@@ -352,7 +352,8 @@ impl<W> Forwarder<W> {
         self.flying
     }
 
-    /// The number of slots in use: [`Forwarder::in_flight`] and those that linger.
+    /// Returns the number of slots in use: those of [`Forwarder::in_flight`] and of lingering
+    /// flights.
     #[cfg(feature = "testing")]
     pub fn occupied(&self) -> usize {
         self.table.len()
@@ -417,13 +418,13 @@ impl<W> Drop for Forwarder<W> {
     }
 }
 
-/// The bytes of a flight's slot, including its first waiter's record; a question of more than 118
-/// bytes is allocated apart.
+/// Returns the bytes of a flight's slot, including the record of the first waiter; a question of
+/// more than 118 bytes is allocated separately.
 pub const fn slot_octets<W>() -> usize {
     size_of::<flight_table::Slot<W>>()
 }
 
-/// The bytes of a waiter that joined a flight.
+/// Returns the bytes of a waiter that joined a flight.
 pub const fn waiter_octets<W>() -> usize {
     size_of::<waiters::Node<W>>()
 }

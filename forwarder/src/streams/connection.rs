@@ -65,7 +65,7 @@ struct Connection {
     /// The connection's number in the pool.
     lane: u64,
     commands: mpsc::Receiver<Command>,
-    /// Queries received before it was connected.
+    /// Queries received before the connection was open.
     queued: Vec<Request>,
     /// Unanswered queries by their id on this connection, given up or not: an id is not reused
     /// while its reply may arrive.
@@ -90,17 +90,17 @@ struct Pending {
     request: Request,
     sent: Instant,
     serial: u64,
-    /// Whether another query was unanswered when it was sent.
+    /// Whether another query was unanswered when this one was sent.
     is_behind: bool,
-    /// Whether a client waits for it, or for the query that it is a copy of.
+    /// Whether a client waits for the reply to this query, or to the query that it is a copy of.
     is_wanted: bool,
 }
 
 /// Why a connection ended.
 enum End {
-    /// It is not needed any more.
+    /// The connection is not needed any more.
     Unused,
-    /// It failed.
+    /// The connection failed.
     Failed(ExchangeError),
 }
 

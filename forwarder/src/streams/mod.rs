@@ -30,7 +30,7 @@ use pool::{Choice, Closed, Overtaking, PIPELINE, Pool};
 
 /// Delivers results of exchanges from tokio's threads to the worker that submitted them.
 pub trait Deliver: Send + Sync + 'static {
-    /// The exchange `id` of `worker` ended, with the reply as received or an error.
+    /// Delivers the result of the exchange `id` of `worker`: the reply as received, or an error.
     fn deliver(&self, worker: usize, id: ExchangeId, result: Result<Vec<u8>, ExchangeError>);
 }
 
@@ -74,9 +74,10 @@ pub(crate) struct Request {
     pub(crate) is_copy: bool,
     /// Since when the query waits for a connection, or when its wait for one began.
     pub(crate) waiting_since: Instant,
-    /// Whether it got its connection so late that a silent upstream is no failure of the upstream.
+    /// Whether the query got its connection so late that a missing reply is no failure of the
+    /// upstream.
     pub(crate) is_late: bool,
-    /// When its clients are answered with a failure.
+    /// The time at which the query's clients are answered with a failure.
     pub(crate) give_up_at: Instant,
     /// After this the reply is of no use to the cache either.
     pub(crate) deadline: Instant,

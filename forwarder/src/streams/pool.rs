@@ -88,25 +88,25 @@ pub(super) enum Choice {
 /// What a reply shows about the order of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overtaking {
-    /// No query preceded it on its connection.
+    /// No query preceded the reply's query on its connection.
     Alone,
-    /// A query that preceded it is not answered yet: out of order.
+    /// A query that preceded the reply's query is not answered yet: replies are out of order.
     Overtook,
-    /// It was answered right after the preceding query, though sent well after that: it was
-    /// blocked.
+    /// The reply's query was answered right after the preceding query, though it was sent well
+    /// after that one: it was blocked.
     Delayed,
-    /// It was answered after the preceding query, and was not blocked.
+    /// The reply's query was answered after the preceding query, and was not blocked.
     InOrder,
 }
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Closed {
-    /// By us, idle.
+    /// This side closed an idle connection.
     Unused,
-    /// By the upstream, or the network.
+    /// The upstream or the network closed the connection.
     ByPeer,
-    /// By us, as the upstream sent no DNS, or failed to authenticate.
+    /// This side closed the connection, as the upstream sent no DNS, or failed to authenticate.
     Broken,
 }
 

@@ -132,7 +132,7 @@ async fn write_frame(stream: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> 
     stream.flush().await
 }
 
-/// A server that handles each connection by `serve`; returns its address and the count of
+/// Starts a server that handles each connection by `serve`; returns its address and the count of
 /// connections.
 async fn server<F, Fut>(serve: F) -> (SocketAddr, Arc<AtomicUsize>)
 where

@@ -68,7 +68,7 @@ async fn given_up_queries_take_no_place() {
             error => panic!("{error:?}"),
         }
     }
-    // Those that were sent have had no answer; the others waited for a connection.
+    // The queries that were sent got no answer; the others waited for a connection.
     assert!((1..=64).contains(&sent), "{sent} sent, {waited} not");
     asker.until_connections_are(0).await;
     asker.connect = ms(30_000);
