@@ -31,7 +31,7 @@ pub struct Options {
     /// Only names within one of these zones are added, as owners and as targets of PTR records.
     /// Addresses are not filtered. Without a zone the table is empty.
     pub zones: Vec<Name>,
-    /// Whether PTR records are added; the property `no_reverse` disables them.
+    /// Whether PTR records are added; the property `no_reverse` sets it to false.
     pub reverse: bool,
 }
 

@@ -164,7 +164,7 @@ mod tests {
         table
     }
 
-    /// The result of a lookup as text: `absent`, `nodata`, or the data of the records.
+    /// Returns the result of a lookup as text: `absent`, `nodata`, or the data of the records.
     fn words(table: &Table, qname: &str, rtype: RType) -> String {
         match table.lookup(&name(qname), rtype) {
             Found::Absent => "absent".to_owned(),

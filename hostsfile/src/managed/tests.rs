@@ -179,7 +179,7 @@ fn two_markers_keep_each_others_lines() {
     }
 }
 
-/// A file, and one that cannot be replaced because it has a second hard link.
+/// Creates a file, and one that cannot be replaced because it has a second hard link.
 fn plain_and_linked(home: &Path) -> [(bool, PathBuf); 2] {
     [false, true].map(|linked| {
         let path = home.join(format!("hosts{linked}"));
