@@ -1,7 +1,7 @@
 //! Writes man pages and shell completions for a package.
 //!
-//! `cargo run --example pages -- DIRECTORY` generates them from the command line, so that they
-//! cannot differ from it.
+//! `cargo run --example pages -- DIRECTORY` generates the pages from the definition of the command
+//! line, so that both agree.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

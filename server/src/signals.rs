@@ -136,7 +136,7 @@ pub struct ProcessControl {
 }
 
 enum Pidfile {
-    /// Not requested, or removed and not to be written again.
+    /// The pidfile was not requested, or was removed and must not be written again.
     None,
     At(PathBuf),
 }
