@@ -103,7 +103,7 @@ fn measure(options: &Options, dir: &Path) -> Result<()> {
 /// The rules for a server's packets.
 struct Variant {
     title: &'static str,
-    /// `-rules` of the server.
+    /// The value of the server's flag `-rules`.
     rules: &'static str,
     /// Extra rules, a part of those that exist with leases.
     beside: fn(&str, &str) -> String,

@@ -1,4 +1,4 @@
-//! Names by number, and the address of each name.
+//! Numbered names, and the address of each name.
 
 use std::net::Ipv4Addr;
 use std::ops::Range;

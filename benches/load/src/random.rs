@@ -31,8 +31,8 @@ impl Random {
     }
 }
 
-/// Returns `draws` ranks from 0 to below `count`; the probability of rank r is proportional to `1 /
-/// (r + 1)^exponent`.
+/// Returns `draws` ranks from 0 to below `count`; the probability of rank r is proportional to
+/// `1 / (r + 1)^exponent`.
 pub fn zipf(count: u32, exponent: f64, draws: usize, random: &mut Random) -> Vec<u32> {
     let mut sums = Vec::with_capacity(count as usize);
     let mut sum = 0.0;
