@@ -425,7 +425,7 @@ impl<W> Forwarder<W> {
             return;
         }
         let mut streams = flight.attempts.iter().rev().filter(|attempt| attempt.state != AttemptState::Free);
-        // A flight has at most one exchange per upstream, and mostly one in all.
+        // A flight has at most one exchange per upstream, and in most cases only one in total.
         let stream = streams.find_map(|attempt| match attempt.transport {
             UpstreamTransport::Stream(kind) => Some((attempt.upstream, kind, attempt.serial)),
             UpstreamTransport::Udp => None,

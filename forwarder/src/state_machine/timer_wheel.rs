@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Microseconds since the state machine was made.
+/// Microseconds since the state machine was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MachineTime(pub(super) u64);
 

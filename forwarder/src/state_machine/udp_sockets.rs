@@ -55,7 +55,7 @@ struct UdpSocket {
     generation: u32,
     open: bool,
     upstream: Option<Arc<Upstream>>,
-    /// `None` until the driver has opened it.
+    /// The local address; `None` until the driver has opened the socket.
     local: Option<SocketAddr>,
     opened: MachineTime,
     queries: u32,
@@ -384,6 +384,6 @@ fn worn(port: &UdpSocket, now: MachineTime, limits: &Limits) -> bool {
     port.queries >= limits.socket_queries || now.since(port.opened) >= limits.socket_age
 }
 
-/// Queries of one batch from one socket before another is drawn: eight in a system call have most
-/// of sendmmsg's benefit.
+/// Queries of one batch that are sent from one socket before another socket is drawn: eight in one
+/// system call have most of sendmmsg's benefit.
 const QUERIES_PER_CHOICE: u32 = 8;
