@@ -134,7 +134,8 @@ impl<'t> NameEntry<'t> {
 
 /// Bytes of an entry before its key.
 pub(crate) const ENTRY_HEADER: usize = 5;
-/// Bytes of a record before its data, the owner a pointer (RFC 1035, sections 3.2.1 and 4.1.4).
+/// Bytes of a record before its data, with a pointer as the owner (RFC 1035, sections 3.2.1 and
+/// 4.1.4).
 pub(crate) const RECORD_HEADER: usize = 12;
 /// Bytes of an A record.
 pub(crate) const A_RECORD: usize = RECORD_HEADER + 4;

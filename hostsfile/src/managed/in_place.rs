@@ -38,7 +38,7 @@ pub(super) fn plan(old: &[u8], new: &[u8], spare: bool) -> Vec<Change> {
     }
     hide(&mut plan, from, was);
     if both {
-        // One comment in place of all old lines.
+        // Writes one comment over all old lines, which are hidden by now.
         let end = spare.unwrap_or(old.len());
         let mut comment = vec![b'#'; end - from];
         // A comment that ends within the new lines has no newline, since no other line may begin
