@@ -47,8 +47,8 @@ pub enum OriginError {
 }
 
 impl Origin {
-    /// Returns the source that the flags select: node-cache's template, `-conf FILE`, `-conf
-    /// stdin`, ./Corefile, or none.
+    /// Returns the source that the flags select: node-cache's template, `-conf FILE`,
+    /// `-conf stdin`, ./Corefile, or none.
     ///
     /// # Errors
     /// Standard input or a pipe cannot be read.
