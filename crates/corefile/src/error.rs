@@ -36,7 +36,7 @@ pub enum SyntaxError {
     FileTooLarge {
         /// The file.
         file: String,
-        /// The bound.
+        /// The maximum number of bytes.
         limit_bytes: usize,
     },
     /// All files, snippets and variables together exceed the bound.
@@ -44,13 +44,13 @@ pub enum SyntaxError {
         "the configuration is too large: expected at most {limit_bytes} bytes with its imports and variables"
     )]
     TooManyBytes {
-        /// The bound.
+        /// The maximum number of bytes.
         limit_bytes: usize,
     },
     /// All files and snippets together exceed the bound.
     #[error("the configuration is too large: expected at most {limit_words} words with its imports")]
     TooManyWords {
-        /// The bound.
+        /// The maximum number of words.
         limit_words: usize,
     },
     /// A byte outside comments that is no UTF-8.
@@ -93,7 +93,7 @@ pub enum SyntaxError {
     /// Nested braces beyond the bound.
     #[error("expected at most {limit} open braces")]
     NestedTooDeep {
-        /// The bound.
+        /// The maximum number.
         limit: usize,
     },
     /// A directive's or property's name that is empty.
@@ -238,13 +238,13 @@ pub enum SyntaxError {
     /// Snippet imports beyond the bound.
     #[error("expected at most {limit} imports of snippets")]
     TooManySnippetImports {
-        /// The bound.
+        /// The maximum number.
         limit: u32,
     },
     /// File imports beyond the bound.
     #[error("expected at most {limit} imported files")]
     TooManyFileImports {
-        /// The bound.
+        /// The maximum number.
         limit: u32,
     },
 }

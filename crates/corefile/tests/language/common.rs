@@ -43,8 +43,8 @@ pub(crate) fn print(corefile: &Corefile) -> String {
     out
 }
 
-/// Prints the blocks as [`print`] does, but in one line: `.:53 { log; forward . 1.1.1.1 { a b; }
-/// }`.
+/// Prints the blocks as [`print`] does, but in one line:
+/// `.:53 { log; forward . 1.1.1.1 { a b; } }`.
 pub(crate) fn shape(corefile: &Corefile) -> String {
     let shape = print(corefile).replace("{\n", "{ ").replace("}\n", "} ").replace('\n', "; ");
     shape.trim_end().to_owned()
