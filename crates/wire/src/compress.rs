@@ -4,7 +4,7 @@
 use crate::name::walk;
 use crate::rdata::DataShape;
 use crate::records::{Malformed, Record, Records, Section};
-use crate::{HEADER, MAX_NAME, RType};
+use crate::{Class, HEADER, MAX_NAME, RType};
 
 /// Names remembered as targets of pointers. Most replies repeat the question's name and one or two
 /// more.
@@ -82,6 +82,83 @@ impl<'b> CompressingWriter<'b> {
     }
 }
 
+/// Writes records behind those of a reply, with compressed names; allocates nothing besides the
+/// reply.
+pub struct ReplyWriter<'r> {
+    question: &'r [u8],
+    writer: Writer<'r>,
+    counts: &'r mut [u16; 3],
+}
+
+/// A place between two records of a reply.
+#[derive(Debug, Clone, Copy)]
+pub struct Mark {
+    octets: usize,
+    names: usize,
+    counts: [u16; 3],
+}
+
+impl<'r> ReplyWriter<'r> {
+    /// `out` is the message so far, with header and question.
+    pub(crate) fn new(
+        out: &'r mut Vec<u8>,
+        question: &'r [u8],
+        counts: &'r mut [u16; 3],
+    ) -> Result<Self, Malformed> {
+        let mut writer = Writer { gives_up: true, ..Writer::new(0, out) };
+        writer.remember_question(&RawName::read(question, 0)?);
+        Ok(Self { question, writer, counts })
+    }
+
+    /// Appends a record of class IN to `section`; sections must be in message order. `owner` and the
+    /// names in `data` are uncompressed, `ttl` is in seconds.
+    ///
+    /// # Errors
+    /// [`Malformed`] if owner or data cannot be read or the message would exceed 65,535 bytes; the
+    /// reply is unchanged then.
+    pub fn push(
+        &mut self,
+        section: Section,
+        owner: &[u8],
+        rtype: RType,
+        ttl: u32,
+        data: &[u8],
+    ) -> Result<(), Malformed> {
+        let mark = self.mark();
+        let record =
+            Record { section, owner: 0, rtype, class: Class::IN, ttl, ttl_at: 0, data: 0..data.len() };
+        let owner = RawName::read(owner, 0)?;
+        if let Err(error) = self.writer.fields(&owner, data, self.question, &record) {
+            self.rewind(mark);
+            return Err(error);
+        }
+        self.counts[section as usize] += 1;
+        Ok(())
+    }
+
+    /// Bytes of the message so far.
+    pub fn octets(&self) -> usize {
+        self.writer.body.len()
+    }
+
+    /// Records in each section.
+    pub fn counts(&self) -> [u16; 3] {
+        *self.counts
+    }
+
+    /// The place behind the last record.
+    pub fn mark(&self) -> Mark {
+        Mark { octets: self.octets(), names: self.writer.known, counts: *self.counts }
+    }
+
+    /// Removes the records behind a place.
+    pub fn rewind(&mut self, mark: Mark) {
+        self.writer.body.truncate(mark.octets);
+        self.writer.known = mark.names;
+        *self.counts = mark.counts;
+    }
+}
+
 /// Writes one record to `out`, which is emptied, with uncompressed names.
 pub(crate) fn spell_out(message: &[u8], record: &Record, out: &mut Vec<u8>) -> Result<(), Malformed> {
     out.clear();
@@ -132,7 +209,18 @@ impl<'b> Writer<'b> {
 
     fn record(&mut self, message: &[u8], question: &[u8], record: &Record) -> Result<(), Malformed> {
         let owner = RawName::read(message, record.owner)?;
-        self.name(&owner, question, true)?;
+        self.fields(&owner, message, question, record)
+    }
+
+    /// As [`Self::record`], with the owner from elsewhere.
+    fn fields(
+        &mut self,
+        owner: &RawName,
+        message: &[u8],
+        question: &[u8],
+        record: &Record,
+    ) -> Result<(), Malformed> {
+        self.name(owner, question, true)?;
         self.body.extend_from_slice(&record.rtype.0.to_be_bytes());
         self.body.extend_from_slice(&record.class.0.to_be_bytes());
         self.body.extend_from_slice(&record.ttl.to_be_bytes());

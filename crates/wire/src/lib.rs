@@ -29,7 +29,7 @@ mod zone_request;
 pub use accept::{Refusal, Verdict, accept, accept_truncated};
 pub use answer::Answer;
 pub use client_subnet::Subnet;
-pub use compress::CompressingWriter;
+pub use compress::{CompressingWriter, Mark, ReplyWriter};
 pub use edns::{
     Ede, Edns, MAX_UDP_SIZE, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionBytes, UDP_SIZE,
     client_subnet_holds, options, write_opt,

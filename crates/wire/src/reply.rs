@@ -1,8 +1,9 @@
 //! A reply under construction: the client's question, the records, our OPT.
 
+use crate::compress::ReplyWriter;
 use crate::edns::{opt_length, write_opt};
 use crate::records::Records;
-use crate::{Answer, Class, Flags, HEADER, OptionBytes, Query, RType, Rcode, Section};
+use crate::{Answer, Class, Flags, HEADER, Malformed, OptionBytes, Query, RType, Rcode, Section};
 
 /// The owner of a written record.
 #[derive(Clone, Copy)]
@@ -91,6 +92,14 @@ impl<'b> Reply<'b> {
         self.out.extend_from_slice(&fields);
         self.out.extend_from_slice(data);
         self.counts[section as usize] += 1;
+    }
+
+    /// A writer of further records with compressed names; `query` is that of [`Reply::start`].
+    ///
+    /// # Errors
+    /// [`Malformed`] if the question has no name.
+    pub fn compressing<'r>(&'r mut self, query: &'r Query<'_>) -> Result<ReplyWriter<'r>, Malformed> {
+        ReplyWriter::new(self.out, query.question, &mut self.counts)
     }
 
     /// Appends an answer: rcode, records, Extended DNS Errors and the flags that this client may

@@ -52,21 +52,23 @@ enum Field {
 }
 
 /// Reads the data after the type of a record; names without a final dot are relative to `origin`.
+/// `tokens` is behind the last word that was read, also after an error.
 pub(crate) fn read(
     rtype: RType,
-    tokens: slice::Iter<'_, Token<'_>>,
+    tokens: &mut slice::Iter<'_, Token<'_>>,
     origin: &[u8],
 ) -> Result<Vec<u8>, Error> {
     if rtype == RType::OPT || (128..=255).contains(&rtype.0) {
         return Err(Error::NoRecord(rtype));
     }
-    let mut data = Data { rtype, origin, tokens, written: Vec::new() };
-    if data.tokens.as_slice().first().is_some_and(|first| first.text == b"\\#" && !first.quoted) {
-        data.generic()?;
-    } else {
-        data.of_type()?;
-    }
-    if let Some(rest) = data.tokens.next() {
+    let mut data = Data { rtype, origin, tokens: tokens.clone(), written: Vec::new() };
+    let is_generic =
+        data.tokens.as_slice().first().is_some_and(|first| first.text == b"\\#" && !first.quoted);
+    let read = if is_generic { data.generic() } else { data.of_type() };
+    let left = data.tokens.as_slice();
+    *tokens = tokens.as_slice()[tokens.len() - left.len()..].iter();
+    read?;
+    if let Some(rest) = tokens.next() {
         return Err(Error::Rest { rtype, found: rest.shown() });
     }
     if wire::is_valid_rdata(rtype, &data.written) { Ok(data.written) } else { Err(Error::Shape(rtype)) }

@@ -19,6 +19,18 @@ pub enum Error {
     /// Neither `$ORIGIN NAME` nor `$TTL TTL`.
     #[error("the directive {0} is not `$ORIGIN NAME` or `$TTL TTL`, and no other may stand here")]
     Directive(String),
+    /// Not `$INCLUDE FILE [ORIGIN]`.
+    #[error("the directive is not `$INCLUDE FILE [ORIGIN]`")]
+    Include,
+    /// An invalid word of `$GENERATE`.
+    #[error(
+        "{0:?} in $GENERATE is not START-STOP[/STEP] with at most 65536 numbers below 2147483648 and a text behind it, \
+         or ${{OFFSET[,WIDTH[,BASE]]}} with a base d, o, x or X"
+    )]
+    Generate(String),
+    /// A record of a zone without a TTL.
+    #[error("the record has no TTL, and there is none before it; write `$TTL 3600` at the start of the file")]
+    NoTtl,
     /// A record that begins with a blank, without a record before it.
     #[error("it begins with a blank, and there is no record before it that has the same owner")]
     NoOwner,

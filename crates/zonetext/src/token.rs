@@ -32,12 +32,18 @@ pub struct Entry<'t> {
 pub struct Entries<'t> {
     rest: &'t [u8],
     pub(crate) line: u32,
+    has_failed: bool,
 }
 
 impl<'t> Entries<'t> {
     /// The entries of `text`.
     pub fn new(text: &'t [u8]) -> Self {
-        Self { rest: text, line: 1 }
+        Self { rest: text, line: 1, has_failed: false }
+    }
+
+    /// How far of `text` it has read.
+    pub(crate) fn offset(&self, text: &[u8]) -> usize {
+        text.len() - self.rest.len()
     }
 
     fn entry(&mut self) -> Result<Entry<'t>, Error> {
@@ -91,11 +97,9 @@ impl<'t> Iterator for Entries<'t> {
     type Item = Result<Entry<'t>, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.rest.is_empty() {
+        while !self.rest.is_empty() && !self.has_failed {
             let entry = self.entry();
-            if entry.is_err() {
-                self.rest = &[];
-            }
+            self.has_failed = entry.is_err();
             if !entry.as_ref().is_ok_and(|entry| entry.tokens.is_empty()) {
                 return Some(entry);
             }
