@@ -14,9 +14,12 @@ pub mod plugin_cfg;
 pub mod read_corefile;
 #[cfg(test)]
 mod testing;
+mod zone_answer;
+mod zone_file;
 
 pub mod acl;
 pub mod any;
+pub mod auto;
 pub mod autopath;
 pub mod bind;
 pub mod bufsize;
@@ -24,6 +27,7 @@ pub mod cache;
 pub mod chaos;
 pub mod debug;
 pub mod errors;
+pub mod file;
 pub mod forward;
 pub mod header;
 pub mod health;

@@ -196,6 +196,7 @@ fn build_block(
         servers: &servers,
         zones: &zones,
         plugins: &spec.plugins,
+        last_handler: plugin_cfg::handlers(&spec.directives()).next_back(),
         threads: shared.writers,
         hooks: Hooks::default(),
     };
@@ -231,6 +232,9 @@ fn pipeline(
 ) -> Result<Pipeline> {
     let (mut specs, mut sources, mut tail) = (Vec::new(), Vec::new(), Vec::new());
     for (name, role) in &spec.plugins {
+        if let Role::Source(source) | Role::Tail(source) = role {
+            source.prepare(context)?;
+        }
         match role {
             Role::Middleware(step) => specs.push((*name, step)),
             Role::Source(source) => sources.push(NamedSource { name, source: source.build(context) }),
@@ -243,8 +247,7 @@ fn pipeline(
     let steps = built.collect::<Result<Vec<_>>>()?;
     let forwarding = forwarding(spec, shared, endpoints, ours, context)?;
     // A block without handlers refuses everything.
-    let last = plugin_cfg::handlers(&spec.directives()).next_back();
-    Ok(Pipeline::new(steps, sources, forwarding, tail, last))
+    Ok(Pipeline::new(steps, sources, forwarding, tail, context.last_handler))
 }
 
 /// Builds `forward` and the cache around it; a block without `forward` has neither.

@@ -271,6 +271,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Lookup::Answer => {}
             Lookup::Follow => follow = FollowCnames::Yes,
             Lookup::FollowOrFail => follow = FollowCnames::OrFail,
+            Lookup::FollowLast => follow = FollowCnames::Last,
             Lookup::Refresh if self.refreshes.len() < MAX_ASKED => {
                 self.refreshes.push(UpstreamQuery::for_next(query, zone, !self.at_target));
             }
@@ -322,10 +323,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let Message { rcode, flags, options, .. } = *made;
         let records = Vec::with_capacity(made.records.len() + 2);
         let mut whole = Message { rcode, flags, records, options };
-        let (mut missing, mut why) = (false, None);
-        for rr in &made.records {
+        let (mut missing, mut why, mut denial) = (false, None, Vec::new());
+        let last = made.records.iter().rposition(subquery_answer::is_alias);
+        for (index, rr) in made.records.iter().enumerate() {
             whole.records.push(rr.clone());
-            if rr.section != Section::Answer || rr.rtype != RType::CNAME {
+            if !subquery_answer::is_alias(rr) || follow == FollowCnames::Last && last != Some(index) {
                 continue;
             }
             let Some(target) = rr.target() else { continue };
@@ -339,6 +341,9 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 continue;
             }
             result.extend_ede(&mut whole.options);
+            if follow == FollowCnames::Last {
+                denial = subquery_answer::take_rcode(&mut whole, &result);
+            }
             match result {
                 SubqueryResult::Answer(answer) => {
                     if !matches!(answer.rcode, Rcode::NOERROR | Rcode::NXDOMAIN) {
@@ -351,6 +356,10 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 }
                 SubqueryResult::Failed(failure) => why = Some(failure),
             }
+        }
+        if !denial.is_empty() {
+            whole.records.retain(|rr| rr.section != Section::Authority);
+            whole.records.append(&mut denial);
         }
         match why.filter(|_| follow == FollowCnames::OrFail) {
             _ if missing => Err(NeedsUpstream),

@@ -185,9 +185,12 @@ pub fn serve<'h>(
                     asked: UpstreamQuery::new(query, zone, patience, true),
                 };
             }
-            follow @ (Lookup::Follow | Lookup::FollowOrFail) => {
-                let follow =
-                    if matches!(follow, Lookup::Follow) { FollowCnames::Yes } else { FollowCnames::OrFail };
+            follow @ (Lookup::Follow | Lookup::FollowOrFail | Lookup::FollowLast) => {
+                let follow = match follow {
+                    Lookup::FollowLast => FollowCnames::Last,
+                    Lookup::FollowOrFail => FollowCnames::OrFail,
+                    _ => FollowCnames::Yes,
+                };
                 let found = vec![SubqueryAnswer::of_reply(zone, query, &reply, follow)];
                 let inbound = Inbound::passed(zone, query);
                 return evaluate(endpoint, inbound, Stop::Sources, context, tables, found, out, outcome);

@@ -63,6 +63,9 @@ pub enum Lookup {
     Follow,
     /// As `Follow`, but the query fails if the target of a CNAME has no answer.
     FollowOrFail,
+    /// The reply is written, and the last CNAME of its answer section must be followed; the rcode of
+    /// its target becomes that of the reply (RFC 6604, section 3).
+    FollowLast,
     /// The reply is written, and an upstream must be queried to refresh the cache.
     Refresh,
     /// The next plugin gets the query; the reply is unchanged.

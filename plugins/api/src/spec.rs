@@ -62,6 +62,15 @@ pub trait MiddlewareSpec: PluginSpec {
 
 /// The directives of a plugin that answers from memory.
 pub trait SourceSpec: PluginSpec {
+    /// Reads the files that the source cannot do without. Called before [`build`](Self::build), off the
+    /// workers' threads; may wait for disks.
+    ///
+    /// # Errors
+    /// A file that cannot be used, with the place of its word in the Corefile.
+    fn prepare(&self, _context: &BuildContext<'_>) -> Result<()> {
+        Ok(())
+    }
+
     /// Builds the source of a block.
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source>;
 
@@ -125,6 +134,8 @@ pub struct BuildContext<'c> {
     pub zones: &'c [Name],
     /// The plugins of the block with their specs.
     pub plugins: &'c [(&'static str, Role)],
+    /// The last plugin of the block that handles queries in CoreDNS: nothing is below it.
+    pub last_handler: Option<&'static str>,
     /// Number of threads that count, each with its own counter: every worker and, last, the thread
     /// that serves streams.
     pub threads: usize,

@@ -290,6 +290,7 @@ fn search_path_source_is_required() {
         servers: &[],
         zones: &[],
         plugins: &[],
+        last_handler: None,
         threads: 1,
         hooks: Hooks::default(),
     };

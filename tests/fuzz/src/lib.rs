@@ -12,13 +12,13 @@ use std::time::Instant;
 pub use kubernetes_api::kubernetes_api;
 pub use messages::{cache_entry, differential, packet_gate, upstream_reply};
 pub use mutate::Mutator;
-pub use parsers::{corefile, hosts_file, zone_text};
+pub use parsers::{corefile, hosts_file, zone_file, zone_text};
 
 /// Checks a parser's invariants on any bytes.
 pub type Target = fn(&[u8]);
 
 /// Every target under the name of its seeds and its fuzzer.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("packet_gate", packet_gate),
     ("differential", differential),
     ("upstream_reply", upstream_reply),
@@ -27,6 +27,7 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("hosts_file", hosts_file),
     ("kubernetes_api", kubernetes_api),
     ("zone_text", zone_text),
+    ("zone_file", zone_file),
 ];
 
 /// An arbitrary instant; only differences matter.

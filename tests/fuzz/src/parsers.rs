@@ -1,10 +1,10 @@
-//! Targets: Corefiles, hosts files and zone-file text.
+//! Targets: Corefiles, hosts files, zone-file text and zones.
 
 use std::path::Path;
 
 use hostsfile::{Found, HostsText, Options, Table};
 use server::corefile_source::{Origin, ValidatedConfig};
-use wire::{Answer, CompressingWriter, Name, RType, Section};
+use wire::{Answer, CompressingWriter, Name, RType, Reply, Section, Verdict, accept};
 use zonetext::Reader;
 
 /// Checks that a Corefile is read and interpreted, or refused with position and reason.
@@ -78,6 +78,44 @@ pub fn zone_text(text: &[u8]) {
             Answer::default().read(&reply, QUESTION).expect("it can be read");
         } else {
             assert!(rr.data.len() > 60_000);
+        }
+    }
+}
+
+/// A zone file is read whole; every name of it has an answer that a client can read.
+pub fn zone_file(text: &[u8]) {
+    struct NoFiles;
+    impl zone::Files for NoFiles {
+        fn include(&mut self, _: &str, _: &[u8]) -> Result<(String, Vec<u8>), String> {
+            Ok(("included".to_owned(), b"included 5 A 192.0.2.1\n".to_vec()))
+        }
+    }
+    // A file of a few bytes may generate 65,536 records.
+    if text.len() > 1 << 12 || text.windows(9).any(|word| word.eq_ignore_ascii_case(b"$GENERATE")) {
+        return;
+    }
+    let whole = [b"@ 5 SOA b. c. 1 1 1 1 1\n", text].concat();
+    let origin = Name::from_text("example.org").expect("it is a name");
+    let Ok(zone::Loaded { zone, .. }) = zone::load(&origin, "db", &whole, &mut NoFiles) else { return };
+    let mut names = vec![origin];
+    zone.each_from(zone::Place::default(), |owner, _, _, _| {
+        names.extend(Name::from_wire(owner));
+        names.extend(Name::from_wire(&[b"\x01x", owner].concat()));
+        true
+    });
+    for name in names.iter().take(64) {
+        for rtype in [RType::A, RType::ANY, RType::DS, RType::MX] {
+            let mut packet = b"\0\x07\0\0\0\x01\0\0\0\0\0\x01".to_vec();
+            packet.extend_from_slice(name.as_wire());
+            packet.extend_from_slice(&[rtype.0.to_be_bytes(), [0, 1]].concat());
+            packet.extend_from_slice(b"\0\0\x29\x10\0\0\0\x80\0\0\0");
+            let Verdict::Pass(query) = accept(&packet) else { return };
+            let (mut out, limits) = (Vec::new(), zone::Limits { octets: 60_000, all_of_any: true });
+            let mut reply = Reply::start(&mut out, &query);
+            if zone.answer(&query, limits, &mut reply).is_ok() {
+                reply.finish(&query, 65_000);
+                Answer::default().read(&out, query.question).expect("it can be read");
+            }
         }
     }
 }

@@ -25,6 +25,7 @@ mod run;
 mod texts;
 mod transfers;
 mod zone;
+mod zone_files;
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -125,6 +126,13 @@ fn zones_are_transferred_alike() {
         let found = transfers::of_servers(&program, [10, 9, 0, 1].into());
         assert!(found.is_empty(), "{}", found.join("\n"));
     });
+}
+
+/// Zones of zone files are transferred as in CoreDNS.
+#[test]
+fn zone_files_are_transferred_alike() {
+    let Some(program) = CoreDns::find("zone_files_are_transferred_alike") else { return };
+    zone_files::are_transferred_alike(&program);
 }
 
 /// Zones of random clusters are transferred as in CoreDNS.
@@ -228,10 +236,10 @@ fn sections_of_plugins_have_rows() {
     for (section, plugins) in [
         (
             "blocks",
-            "acl any bufsize cache chaos debug errors forward header hosts local loop minimal multisocket \
+            "acl any auto bufsize cache chaos debug errors file forward header hosts local loop minimal multisocket \
              nsid reload rewrite template timeouts",
         ),
-        ("pages", "any chaos header loadbalance local minimal rewrite"),
+        ("pages", "any auto chaos file header loadbalance local minimal rewrite"),
         (
             "random",
             "acl any bufsize cache errors forward header hosts loadbalance local log metadata minimal nsid \

@@ -122,6 +122,22 @@ pub(crate) const MOVED: &[AllowedMove] = &[
         },
     },
     AllowedMove {
+        name: "lookups of targets outside of a zone file",
+        stands: "The lookup of an alias's target outside of the zone is no query",
+        matches: |setup, moved| {
+            let (text, less) = (setup.block_of(&moved.series), moved.theirs - moved.ours);
+            let follows = text.contains("file ") || text.contains("auto ");
+            moved.series.starts_with("coredns_dns_") && follows && less > 0.0 && less <= moved.theirs / 5.0
+        },
+    },
+    AllowedMove {
+        name: "zones of auto",
+        stands: "Its zones are no labels of metrics",
+        matches: |setup, moved| {
+            moved.series.starts_with("coredns_dns_") && setup.block_of(&moved.series).contains("auto ")
+        },
+    },
+    AllowedMove {
         name: "names that are tried, by acl",
         stands: "`acl` counts a client's query once, by the name asked for",
         matches: |setup, moved| {
@@ -136,11 +152,11 @@ pub(crate) const MOVED: &[AllowedMove] = &[
     },
     AllowedMove {
         name: "memory in the cache, counted",
-        stands: "answers of template, hosts, kubernetes and whoami are never kept",
+        stands: "answers of template, hosts, kubernetes, file, auto and whoami are never kept",
         matches: |setup, moved| {
             let text = setup.block_of(&moved.series);
-            let memory =
-                ["hosts ", "template ", "whoami", "kubernetes "].iter().any(|plugin| text.contains(plugin));
+            let memory = ["hosts ", "template ", "whoami", "kubernetes ", "file ", "auto "];
+            let memory = memory.iter().any(|plugin| text.contains(plugin));
             let about = moved.series.starts_with("coredns_cache_") || is_servfail(moved);
             about && text.contains("cache") && (memory || !text.contains("forward ."))
         },

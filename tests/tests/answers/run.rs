@@ -17,7 +17,7 @@ use crate::differ::{Both, Difference, compare};
 use crate::exchange::{Query, Seen, ask_both};
 use crate::metric_differences;
 use crate::metrics;
-use crate::zone;
+use crate::{zone, zone_files};
 
 /// A Corefile with placeholders: `@API@` is an API, `@TLSAPI@` one that requires a client
 /// certificate, `@IP@` and `@IP2@` are listen addresses, `@UP@` and `@UP2@` upstreams, `@PORT@` and
@@ -60,6 +60,7 @@ pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<
     let list = format!("nameserver {}\n", upstreams[0].address().ip());
     std::fs::write(directory.path().join("resolv.conf"), list).expect("the test's directory is writable");
     std::fs::write(directory.path().join("weights"), WEIGHTS).expect("the test's directory is writable");
+    zone_files::write(directory.path());
     let authority = Authority::new();
     authority.certify(directory.path(), "dns.example");
     authority.write(directory.path());

@@ -194,7 +194,7 @@ fn with_type((path, mut object): Object) -> Object {
 }
 
 /// All records of an AXFR, or of an IXFR with serial `has`; else the rcode.
-fn transfer(
+pub(crate) fn transfer(
     server: SocketAddr,
     tls: Option<&TlsClient>,
     zone: &str,
@@ -235,7 +235,7 @@ fn serial(sent: &[Record]) -> u32 {
 }
 
 /// The number of occurrences of each record, without the serial.
-fn records(sent: &[Record]) -> BTreeMap<String, usize> {
+pub(crate) fn records(sent: &[Record]) -> BTreeMap<String, usize> {
     let mut all = BTreeMap::new();
     for record in sent {
         *all.entry(words(record)).or_default() += 1;

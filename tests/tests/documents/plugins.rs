@@ -81,6 +81,9 @@ fn needs(property: &str, other: &str) -> bool {
         // In a rule of `rewrite`.
         ("answer", "name"),
         ("source", "to"),
+        // In `auto`.
+        ("reload", "directory"),
+        ("upstream", "directory"),
     ];
     pairs.contains(&(property, other))
 }

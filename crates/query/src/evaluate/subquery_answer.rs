@@ -3,11 +3,12 @@
 use std::sync::{Arc, OnceLock};
 
 use client_quota::{ClientId, ClientQuota};
-use wire::{Class, Flags, Name, Packed, Query, RType, Reply};
+use wire::{Class, Flags, Message, Name, Packed, Query, RType, Rcode, Reply, Rr, Section};
 
 use crate::ServedZone;
 use crate::memory_quota::MemoryPermit;
 use plugin::failure::Failure;
+use plugin::middleware::SubqueryResult;
 
 /// The answer to one lookup below the middleware of a block, from memory or from upstreams.
 pub struct SubqueryAnswer {
@@ -34,6 +35,34 @@ pub enum FollowCnames {
     Yes,
     /// As `Yes`, but the query fails if a target has no answer.
     OrFail,
+    /// The last one is followed, and the rcode and denial of its target become those of the answer (RFC
+    /// 6604, section 3).
+    Last,
+}
+
+/// Whether the record is a CNAME of an answer section.
+pub(super) fn is_alias(rr: &Rr) -> bool {
+    rr.section == Section::Answer && rr.rtype == RType::CNAME
+}
+
+/// Gives an answer the rcode of the target of its last CNAME (RFC 6604, section 3), and returns the
+/// authority section of the target if it is a denial (RFC 2308, section 2). As in CoreDNS the answer stays
+/// NOERROR if the target is refused: the client resolves it.
+pub(super) fn take_rcode(whole: &mut Message, target: &SubqueryResult) -> Vec<Rr> {
+    let answer = match target {
+        SubqueryResult::Answer(answer) => answer,
+        SubqueryResult::Failed(failure) => {
+            if failure.rcode() == Rcode::SERVFAIL {
+                whole.rcode = Rcode::SERVFAIL;
+            }
+            return Vec::new();
+        }
+    };
+    if matches!(answer.rcode, Rcode::NXDOMAIN | Rcode::SERVFAIL) {
+        whole.rcode = answer.rcode;
+    }
+    let authority: Vec<_> = answer.section(Section::Authority).cloned().collect();
+    if authority.iter().any(|rr| rr.rtype == RType::SOA) { authority } else { Vec::new() }
 }
 
 impl SubqueryAnswer {
