@@ -53,7 +53,15 @@ impl Zone {
         let answered = match reply.compressing(query) {
             Ok(out) => {
                 let signed = query.dnssec_ok();
-                let mut answer = Answer { zone: self, out, limits, signed, is_full: false };
+                let mut answer = Answer {
+                    zone: self,
+                    out,
+                    limits,
+                    signed,
+                    is_full: false,
+                    closest: Nodes::default(),
+                    denied: Nodes::default(),
+                };
                 answer.write(query, &mut rcode, &mut flags)?
             }
             // A query that was accepted has a name.
@@ -73,6 +81,32 @@ pub(crate) struct Answer<'z, 'r> {
     pub(crate) signed: bool,
     /// A record exceeds the limit: nothing is written behind it.
     is_full: bool,
+    /// For each answer from a wildcard the node before the name: no name between it and the next is
+    /// closer than the wildcard (RFC 4035, section 3.1.3.3).
+    closest: Nodes,
+    /// Nodes whose NSEC record is written.
+    pub(crate) denied: Nodes,
+}
+
+/// A few nodes of a zone, without allocation.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct Nodes {
+    len: usize,
+    all: [usize; MOST_ALIASES + 3],
+}
+
+impl Nodes {
+    /// Adds a node; returns whether it is new.
+    pub(crate) fn insert(&mut self, node: usize) -> bool {
+        if self.all[..self.len].contains(&node) {
+            return false;
+        }
+        if let Some(free) = self.all.get_mut(self.len) {
+            *free = node;
+            self.len += 1;
+        }
+        true
+    }
 }
 
 impl Answer<'_, '_> {
@@ -135,6 +169,9 @@ impl Answer<'_, '_> {
                     }
                 }
             };
+            if is_wildcard {
+                self.closest.insert(found.before);
+            }
             if let Some(alias) = zone.set(node, RType::CNAME).filter(|_| follows(rtype, node)) {
                 self.set(Section::Answer, name.as_wire(), node, alias);
                 let target = Name::from_wire(alias.first()).unwrap_or(Name::ROOT);
@@ -144,16 +181,14 @@ impl Answer<'_, '_> {
                 }
                 continue;
             }
-            let covering = is_wildcard.then_some(found.before);
-            return Ok(self.records(&name, rtype, node, covering));
+            return Ok(self.records(&name, rtype, node));
         }
         self.name_servers();
         Ok(Answered::Records)
     }
 
-    /// The records of a type at a name, or NODATA. With `covering` the node is a wildcard, and no name
-    /// between the node `covering` and the next is closer (RFC 4035, section 3.1.3.3).
-    fn records(&mut self, name: &Name, rtype: RType, node: usize, covering: Option<usize>) -> Answered {
+    /// The records of a type at a name, or NODATA.
+    fn records(&mut self, name: &Name, rtype: RType, node: usize) -> Answered {
         let zone = self.zone;
         let owner = name.as_wire();
         let before = self.out.counts()[0];
@@ -175,19 +210,13 @@ impl Answer<'_, '_> {
             }
         }
         if self.out.counts()[0] == before && !self.is_full {
-            self.denial(covering, Some(node));
+            self.denial(None, Some(node));
             return Answered::NoData;
         }
         let set = zone.set(node, rtype);
-        if rtype == RType::NS && node == 0 {
-            self.addresses(set);
-            return Answered::Records;
-        }
-        if let Some(covering) = covering.filter(|_| self.signed) {
-            self.name_servers();
-            self.nsec(covering);
-        } else {
-            self.name_servers();
+        match rtype == RType::NS && node == 0 {
+            true => self.no_closer_names(),
+            false => self.name_servers(),
         }
         self.addresses(set);
         Answered::Records
@@ -224,6 +253,7 @@ impl Answer<'_, '_> {
                 None => self.nsec(cut),
             }
         }
+        self.no_closer_names();
         let below = zone.key(cut);
         for server in servers.records().take(MOST_TARGETS) {
             let Some(node) = zone.node(server).filter(|&node| zone.key(node).starts_with(below)) else {
@@ -247,6 +277,16 @@ impl Answer<'_, '_> {
                 self.out.rewind(mark);
                 self.is_full = false;
             }
+        }
+        self.no_closer_names();
+    }
+
+    /// Proves that no names are closer than the wildcards of the answer; the last records of the
+    /// authority section.
+    pub(crate) fn no_closer_names(&mut self) {
+        if self.signed {
+            let Nodes { len, all } = self.closest;
+            all[..len].iter().for_each(|&node| self.nsec(node));
         }
     }
 

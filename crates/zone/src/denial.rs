@@ -24,16 +24,16 @@ impl Answer<'_, '_> {
                 self.push(Section::Authority, apex, RType::RRSIG, ttl, data);
             }
         }
-        let (first, second) = (name.map(|at| self.denier(at)), other.map(|at| self.denier(at)));
-        first.into_iter().for_each(|at| self.nsec(at));
-        second.filter(|_| first != second).into_iter().for_each(|at| self.nsec(at));
+        name.into_iter().chain(other).for_each(|at| self.nsec(at));
+        self.no_closer_names();
     }
 
-    /// Writes the NSEC record of a node, or of the delegation above it.
+    /// Writes the NSEC record of a node, or of the delegation above it, unless it is written.
     pub(crate) fn nsec(&mut self, node: usize) {
         let node = self.denier(node);
         let zone = self.zone;
         if zone.has_nsec
+            && self.denied.insert(node)
             && let Some(set) = zone.set(node, RType::NSEC)
         {
             let mut owner = Owner::new();

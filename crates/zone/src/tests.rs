@@ -267,7 +267,9 @@ sub      NS ns.sub
 ns.sub   A 192.0.2.3
 *.w      A 192.0.2.4
          RRSIG A 8 3 3600 20300101000000 20200101000000 1 @ AAAA
-         NSEC @ A
+         NSEC *.x A
+*.x      CNAME a
+         NSEC @ CNAME
 "#;
 
 /// RFC 4035, section 3.1.
@@ -292,9 +294,20 @@ fn signed_answers_by_rows() {
         (
             "q.w",
             RType::A,
-            "NOERROR | AA | an q.w 3600 A 192.0.2.4 | an q.w 3600 RRSIG A | ns @ 3600 NS ns | ns *.w 3600 NSEC @",
+            "NOERROR | AA | an q.w 3600 A 192.0.2.4 | an q.w 3600 RRSIG A | ns @ 3600 NS ns | ns *.w 3600 NSEC *.x",
         ),
-        ("q.w", RType::TXT, "NOERROR | AA | {SOA} | ns *.w 3600 NSEC @"),
+        ("q.w", RType::TXT, "NOERROR | AA | {SOA} | ns *.w 3600 NSEC *.x"),
+        (
+            "q.x",
+            RType::A,
+            "NOERROR | AA | an q.x 3600 CNAME a | an a 3600 A 192.0.2.1 | an a 3600 RRSIG A | \
+             ns @ 3600 NS ns | ns *.x 3600 NSEC @",
+        ),
+        (
+            "q.x",
+            RType::TXT,
+            "NOERROR | AA | an q.x 3600 CNAME a | {SOA} | ns a 3600 NSEC b.ent | ns *.x 3600 NSEC @",
+        ),
     ];
     for (owner, rtype, expected) in rows {
         let expected = expected.replace("{SOA}", SOA).replace("{APEX}", APEX);
