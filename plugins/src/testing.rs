@@ -107,6 +107,7 @@ pub(crate) fn through(
             match back.on_response(&effective, &context, &mut response, others) {
                 HookResult::Done => Ok(response),
                 HookResult::Waiting => Err(NoReply::Waits),
+                HookResult::Failed(_) => Err(NoReply::Fails),
             }
         }
         OnQuery::Fail(_) => Err(NoReply::Fails),

@@ -164,7 +164,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     ) -> Result<Evaluated, NeedsUpstream> {
         let zone = inbound.zone;
         let mut rcode_below = None;
-        let (mut message, failure) = loop {
+        let (mut message, mut failure) = loop {
             match stop {
                 Stop::Needs(needs) => {
                     self.at = Some((zone, inbound.next));
@@ -196,10 +196,13 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 continue;
             }
             self.at = Some((zone, *index));
-            if back.on_response(effective, self.context, &mut message, self) == HookResult::Waiting
-                && !self.missing.is_empty()
-            {
-                return Err(NeedsUpstream);
+            match back.on_response(effective, self.context, &mut message, self) {
+                HookResult::Waiting if !self.missing.is_empty() => return Err(NeedsUpstream),
+                HookResult::Failed(why) if failure.is_none() => {
+                    *message = failed(effective.client_query(), &why);
+                    failure = Some(why);
+                }
+                HookResult::Done | HookResult::Waiting | HookResult::Failed(_) => {}
             }
         }
         if rcode_below != Some(Rcode::NOERROR) {

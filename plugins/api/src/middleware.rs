@@ -86,12 +86,14 @@ pub trait ResponseHook: std::fmt::Debug {
 }
 
 /// The result of [`ResponseHook::on_response`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum HookResult {
     /// The response is complete for this hook.
     Done,
     /// A subquery is unanswered; the whole query is evaluated again when the answer arrives.
     Waiting,
+    /// The query fails, with the reason, unless it has failed already.
+    Failed(Failure),
 }
 
 /// Issues subqueries. A caller that needs several issues all of them before it waits, so that they

@@ -272,8 +272,9 @@ impl ResponseHook for Reversals<'_> {
                     }
                     Reversal::Rcode(..) => {}
                     Reversal::Cname(rule) => {
-                        if rule.apply(effective, response, subqueries) == HookResult::Waiting {
-                            return HookResult::Waiting;
+                        let result = rule.apply(effective, response, subqueries);
+                        if !matches!(result, HookResult::Done) {
+                            return result;
                         }
                     }
                 }
