@@ -26,6 +26,7 @@ pub mod bufsize;
 pub mod cache;
 pub mod chaos;
 pub mod debug;
+pub mod dns64;
 pub mod errors;
 pub mod file;
 pub mod forward;

@@ -126,7 +126,7 @@ pub static PLUGINS: &[Plugin] = &[
     hooks("log", crate::log::read),
     absent("dnstap"),
     middleware("local", crate::local::read),
-    absent("dns64"),
+    middleware("dns64", crate::dns64::read),
     absent("siit"),
     middleware("any", crate::any::read),
     middleware("chaos", crate::chaos::read),

@@ -236,10 +236,10 @@ fn sections_of_plugins_have_rows() {
     for (section, plugins) in [
         (
             "blocks",
-            "acl any auto bufsize cache chaos debug errors file forward header hosts local loop minimal multisocket \
+            "acl any auto bufsize cache chaos debug dns64 errors file forward header hosts local loop minimal multisocket \
              nsid reload rewrite template timeouts",
         ),
-        ("pages", "any auto chaos file header loadbalance local minimal rewrite"),
+        ("pages", "any auto chaos dns64 file header loadbalance local minimal rewrite"),
         (
             "random",
             "acl any bufsize cache errors forward header hosts loadbalance local log metadata minimal nsid \

@@ -78,7 +78,7 @@ fn read(folder: &Path) -> PluginRows {
 fn families(page: &str) -> Vec<String> {
     let metrics = page.split_once("\n## Metrics\n").expect("each page has its metrics").1;
     let metrics = metrics.split_once("\n## ").expect("the examples follow").0;
-    let is_of_name = |c: char| c == '_' || c.is_ascii_lowercase();
+    let is_of_name = |c: char| c == '_' || c.is_ascii_lowercase() || c.is_ascii_digit();
     let words = metrics.split(|c| !is_of_name(c)).filter(|word| word.starts_with("coredns_"));
     words.map(str::to_owned).collect()
 }
