@@ -5,6 +5,7 @@ mod answers;
 mod authentic;
 mod autopath;
 mod cache;
+mod dns64;
 mod hosts;
 mod log;
 mod nodata;
