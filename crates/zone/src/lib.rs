@@ -9,7 +9,7 @@
 //! 6.1), so that one binary search finds a name, its parents, and the names before and after it. A
 //! name without records above one with records (an empty non-terminal) takes no memory.
 //!
-//! No I/O: [`load`] gets files from its caller. No clock, no plugins.
+//! No I/O: [`load()`] gets files from its caller. No clock, no plugins.
 
 mod answer;
 mod build;

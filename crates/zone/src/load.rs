@@ -26,7 +26,7 @@ pub trait Files {
 /// Reads the zone `origin` from `text`, the content of `file`.
 ///
 /// Memory: the text of all open files, at most [`MOST_TEXT`] together; the records as read and as
-/// stored, at most [`MOST_BYTES`] each.
+/// stored, at most [`MOST_BYTES`](crate::MOST_BYTES) each.
 ///
 /// # Errors
 /// [`LoadError`] at the first text that is not a record of a zone, with the place of the word.
