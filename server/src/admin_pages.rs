@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use crate::metrics::{self, ServerMetrics};
 use crate::refresh_adapter::RefreshAdapter;
 use crate::reload_state::StatusReader;
-use ::metrics::Collector;
+use ::metrics::Gatherer;
 use admin::{AdminAddress, AdminServer, PageSources, ServedPages};
 use configuration::AdminPlan;
 use listen::ServerState;
@@ -36,15 +36,15 @@ pub(crate) fn plan(
     plan
 }
 
-/// Creates the admin server, and sets `collector`.
+/// Creates the admin server, and sets `gatherer`.
 pub(crate) fn admin_server(
     server: &Arc<RefreshAdapter>,
     server_metrics: ServerMetrics,
-    collector: &Arc<OnceLock<Collector>>,
+    gatherer: &Arc<OnceLock<Gatherer>>,
     handle: &Handle,
 ) -> AdminServer {
     let running = &server.running;
-    let scraped = collector.clone();
+    let scraped = gatherer.clone();
     let (of_status, of_exporter) = (Arc::downgrade(server), Arc::downgrade(running));
     let status = move || {
         let server = of_status.upgrade()?;
@@ -52,13 +52,13 @@ pub(crate) fn admin_server(
     };
     let exporter = move || of_exporter.upgrade().map(|running| exporter::page(&running.configuration.load()));
     let content = PageSources {
-        metrics: Box::new(move |native| scraped.get().map(|from| from.families(native)).unwrap_or_default()),
+        metrics: Box::new(move |native| scraped.get().map(|from| from.gather(native)).unwrap_or_default()),
         not_ready: Box::new(not_ready(running)),
         status: Some(Box::new(move || status().unwrap_or_default().into_bytes())),
         exporter: Some(Box::new(move || exporter().unwrap_or_default())),
     };
     let admin = AdminServer::new(handle.clone(), content, running.logger.clone());
-    let _ = collector.set(metrics::collector(running, server_metrics, admin.health_probe()));
+    let _ = gatherer.set(metrics::gatherer(running, server_metrics, admin.health_probe()));
     admin
 }
 

@@ -5,22 +5,20 @@ use std::sync::{Arc, OnceLock, Weak};
 use crate::reload_state::ReloadState;
 use admin::{HealthProbe, Process};
 use listen::ServerState;
-use metrics::collector::Build;
-use metrics::{Collector, Families, MetricSource, names};
+use metrics::gatherer::Build;
+use metrics::{Families, Gatherer, MetricSource, names};
 use node_run::{LeaseState, exporter};
 use plugins::plugin_cfg;
 
-/// Creates the collector of all metrics.
-pub(crate) fn collector(
+/// Creates the gatherer of all metrics.
+pub(crate) fn gatherer(
     running: &ServerState,
     server_metrics: ServerMetrics,
     health: Arc<HealthProbe>,
-) -> Collector {
+) -> Gatherer {
     let build = Build { version: env!("CARGO_PKG_VERSION"), revision: "", compiler: "rust" };
-    Collector::new(running.shared.zones.clone(), build)
-        .with(Arc::new(server_metrics))
-        .with(health)
-        .with(Arc::new(Process))
+    let zones = running.shared.zones.clone();
+    Gatherer::new([Arc::new(build), zones, Arc::new(server_metrics), health, Arc::new(Process)])
 }
 
 /// Sources of the server's metrics.

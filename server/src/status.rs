@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::reload_state::{ReloadState, StatusReader};
 use configuration::Configuration;
 use listen::ServerState;
-use metrics::{Collector, Families, names};
+use metrics::{Gatherer, MetricFamily, names};
 use node_run::{LeaseState, STATUS_FORMAT};
 use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus, SyncProblem};
 use plugins::plugin_cfg;
@@ -25,7 +25,7 @@ pub(crate) struct Status {
     pub(crate) started: Instant,
     /// The state of the leases, with `node run`.
     pub(crate) leased: Arc<OnceLock<Arc<LeaseState>>>,
-    pub(crate) collector: Arc<OnceLock<Collector>>,
+    pub(crate) gatherer: Arc<OnceLock<Gatherer>>,
     pub(crate) reloads: Arc<ReloadState>,
 }
 
@@ -34,7 +34,7 @@ impl Status {
     pub(crate) fn json(&self, running: &ServerState, reader: StatusReader) -> Value {
         let now = clock::now();
         let configuration = running.configuration.load_full();
-        let counted = self.collector.get().map(|from| from.families(false)).unwrap_or_default();
+        let counted = self.gatherer.get().map(|from| from.gather(false)).unwrap_or_default();
         let kept = running.shared.lasting.all();
         let not_ready: Vec<_> = kept.iter().filter_map(|kept| kept.not_ready()).collect();
         let list = running.shared.node_upstreams.as_ref().map(|upstreams| upstreams.list());
@@ -60,8 +60,8 @@ impl Status {
     }
 }
 
-fn answers(counted: &Families) -> Value {
-    let sum = |metric, labels: &[_]| counted.sum(metric, labels) as u64;
+fn answers(counted: &[MetricFamily]) -> Value {
+    let sum = |metric, labels: &[_]| metrics::sum(counted, metric, labels) as u64;
     json!({
         "queries": sum(names::DNS_RESPONSES, &[]),
         "servfail": sum(names::DNS_RESPONSES, &[("rcode", "SERVFAIL")]),

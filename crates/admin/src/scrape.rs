@@ -1,12 +1,14 @@
 //! Renders `/metrics` on a separate thread, once for all waiting requests.
 //!
 //! ```text
-//! requests -> metric families, collected once -> one page for each format requested -> all requests of that format
+//! requests -> metric families, gathered once -> one page for each format requested -> all requests of that format
 //! ```
 //!
-//! Metrics are collected after all requests of a batch have arrived. If too many rendered bytes are unread, the clients that hold
-//! the oldest page are disconnected, so that clients that do not read cannot block others.
+//! Metrics are gathered after all requests of a batch have arrived; for protobuf on their own, with native histograms. If too many
+//! rendered bytes are unread, the clients that hold the oldest page are disconnected, so that clients that do not read cannot block
+//! others.
 
+use std::cell::LazyCell;
 use std::collections::VecDeque;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::connection_table::ConnectionSlot;
 use super::negotiate::Negotiated;
 use logging::Logger;
-use metrics::{Families, Form};
+use metrics::{Form, MetricFamily};
 
 /// A handle of the rendering thread.
 #[derive(Debug, Clone)]
@@ -40,15 +42,22 @@ struct PageRequest {
 
 impl Scrapes {
     /// Starts the thread, which ends with the last handle. If it cannot be started, no page is served.
-    pub(super) fn start(collect: impl Fn(bool) -> Families + Send + 'static, logger: &Logger) -> Self {
-        Self::bounded(collect, logger, UNREAD_BYTES)
+    pub(super) fn start(
+        gather: impl Fn(bool) -> Vec<MetricFamily> + Send + 'static,
+        logger: &Logger,
+    ) -> Self {
+        Self::bounded(gather, logger, UNREAD_BYTES)
     }
 
-    fn bounded(collect: impl Fn(bool) -> Families + Send + 'static, logger: &Logger, unread: usize) -> Self {
+    fn bounded(
+        gather: impl Fn(bool) -> Vec<MetricFamily> + Send + 'static,
+        logger: &Logger,
+        unread: usize,
+    ) -> Self {
         let (requests, requested) = mpsc::channel(QUEUED_REQUESTS);
         let out = UnreadPages { pages: VecDeque::new(), most: unread };
         let started =
-            thread::Builder::new().name("pages".to_owned()).spawn(move || serve(requested, collect, out));
+            thread::Builder::new().name("pages".to_owned()).spawn(move || serve(requested, gather, out));
         if let Err(error) = started {
             logger.error(None, &format!("/metrics is not served: {error}"));
         }
@@ -69,7 +78,7 @@ impl Scrapes {
 
 fn serve(
     mut requested: mpsc::Receiver<PageRequest>,
-    collect: impl Fn(bool) -> Families,
+    gather: impl Fn(bool) -> Vec<MetricFamily>,
     mut out: UnreadPages,
 ) {
     let mut requests = Vec::new();
@@ -85,9 +94,8 @@ fn serve(
         }
         out.make_room();
         let began = clock::now();
-        let native = requests.iter().any(|request| request.form == Form::Protobuf);
         // A panic fails the requests of this batch only: the thread continues with the next batch.
-        drop(catch_unwind(AssertUnwindSafe(|| deliver(&collect(native), &mut requests, &mut out))));
+        drop(catch_unwind(AssertUnwindSafe(|| deliver(&gather, &mut requests, &mut out))));
         requests.clear();
         let took = clock::now().saturating_duration_since(began);
         thread::sleep((took * REST).min(LONGEST_REST));
@@ -95,10 +103,16 @@ fn serve(
 }
 
 /// Renders each requested format once, and answers all requests of it.
-fn deliver(families: &Families, requests: &mut Vec<PageRequest>, out: &mut UnreadPages) {
+fn deliver(
+    gather: impl Fn(bool) -> Vec<MetricFamily>,
+    requests: &mut Vec<PageRequest>,
+    out: &mut UnreadPages,
+) {
+    let (classic, native) = (LazyCell::new(|| gather(false)), LazyCell::new(|| gather(true)));
     while let Some(first) = requests.last() {
         let (form, gzip) = (first.form, first.gzip);
-        let page = Bytes::from(if gzip { gzipped(&families.encode(form)) } else { families.encode(form) });
+        let page = form.encode(if form == Form::Protobuf { &native } else { &classic });
+        let page = Bytes::from(if gzip { gzipped(&page) } else { page });
         let mut made = Page { bytes: page.len(), copies: Vec::new() };
         for PageRequest { slot, page: sender, .. } in
             requests.extract_if(.., |request| (request.form, request.gzip) == (form, gzip))
@@ -180,10 +194,12 @@ mod tests {
     use super::*;
     use logging::captured_log::CapturedLog;
     use logging::logger::Format;
-    use metrics::Metric;
+    use metrics::{Families, Metric};
 
     /// Less than the size of three pages.
     const UNREAD: usize = 80;
+    const PROTOBUF: &str =
+        "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
     const BUILT: Metric = Metric { name: "built", help: "B." };
 
     fn negotiated(accept: &str, coding: &str) -> Negotiated {
@@ -215,15 +231,15 @@ mod tests {
         let (began, begun) = channel::channel();
         let (go, gone) = channel::channel::<()>();
         let count = std::cell::Cell::new(0.0);
-        let collect = move |_| {
+        let gather = move |_| {
             began.send(()).unwrap();
             gone.recv().unwrap();
             count.set(count.get() + 1.0);
             let mut families = Families::default();
             families.gauge(BUILT, &[], count.get());
-            families
+            families.into_messages()
         };
-        (Scrapes::bounded(collect, &CapturedLog::logger(Format::Text).0, UNREAD), begun, go)
+        (Scrapes::bounded(gather, &CapturedLog::logger(Format::Text).0, UNREAD), begun, go)
     }
 
     fn text(page: oneshot::Receiver<Bytes>) -> String {
@@ -246,6 +262,33 @@ mod tests {
         }
         assert!(text(open).ends_with("\nbuilt 2.0\n# EOF\n"));
         assert_eq!(begun.try_recv(), Err(channel::TryRecvError::Empty), "a page without a request");
+    }
+
+    /// Text has no native histograms, although protobuf of the same batch has.
+    #[test]
+    fn protobuf_gathers_again() {
+        let (scrapes, requested) = mpsc::channel(8);
+        let scrapes = Scrapes { requests: scrapes };
+        let accepts = ["", PROTOBUF, "application/openmetrics-text;version=1.0.0", PROTOBUF];
+        let pages: Vec<_> = accepts.map(|accept| request(&scrapes, negotiated(accept, ""))).into();
+        drop(scrapes);
+        let gathered = std::cell::RefCell::new(Vec::new());
+        let gather = |native| {
+            gathered.borrow_mut().push(native);
+            let mut families = Families::new(native);
+            families.gauge(BUILT, &[], f64::from(u8::from(native)));
+            families.into_messages()
+        };
+        serve(requested, gather, UnreadPages { pages: VecDeque::new(), most: 1 << 10 });
+        let [plain, native, open, again] = pages.try_into().unwrap();
+        assert!(text(plain).ends_with("\nbuilt 0\n"));
+        assert!(text(open).ends_with("\nbuilt 0.0\n# EOF\n"));
+        let native = native.blocking_recv().unwrap();
+        assert!(native.ends_with(&1_f64.to_le_bytes()), "{native:?}");
+        assert_eq!(native, again.blocking_recv().unwrap());
+        let mut gathered = gathered.into_inner();
+        gathered.sort_unstable();
+        assert_eq!(gathered, [false, true]);
     }
 
     #[test]

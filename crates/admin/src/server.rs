@@ -21,12 +21,12 @@ use super::pages::{NotReady, Pages, ServedPages};
 use super::scrape::Scrapes;
 use crate::AdminAddress;
 use logging::Logger;
-use metrics::Families;
+use metrics::MetricFamily;
 
 /// The functions that render the pages.
 pub struct PageSources {
-    /// `/metrics`, once for all concurrent requests, with or without native histograms; on a separate thread.
-    pub metrics: Box<dyn Fn(bool) -> Families + Send + Sync>,
+    /// The families of `/metrics`, once for all concurrent requests, with or without native histograms; on a separate thread.
+    pub metrics: Box<dyn Fn(bool) -> Vec<MetricFamily> + Send + Sync>,
     /// The plugins that are not ready, for each request of `/ready`. Must be quick: it runs on the thread of all connections.
     pub not_ready: Box<NotReady>,
     /// `/status` (JSON), served where `/metrics` is, with `/status.html`, which shows it; `None` for neither.

@@ -48,7 +48,7 @@ impl Scene {
                 for n in 0..more {
                     families.gauge(Metric { name: "more", help: "M." }, &[("n", &n.to_string())], 1.0);
                 }
-                families
+                families.into_messages()
             }),
             not_ready: Box::new(move || {
                 if is_ready.load(Ordering::Relaxed) {

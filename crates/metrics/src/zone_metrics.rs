@@ -5,19 +5,23 @@ use crate::histogram::NativeCounts;
 
 use super::counters::{
     Counter, DURATIONS, Histogram, NativeCounters, NativeSums, RCODES, SIZES, TYPES, ZoneCounters,
-    ZoneLabels, ZoneSet,
+    ZoneLabels, ZoneRegistry,
 };
-use super::families::{Distribution, Families, Metric};
+use super::families::{Distribution, Families, Metric, MetricSource};
 use super::names;
 use wire::{Proto, Rcode};
 
-/// Adds the counters of each zone, summed over its threads. Series that are still 0 are left out, as in Go.
-pub(super) fn collect(zones: &[(ZoneLabels, ZoneSet)], into: &mut Families) {
-    let all = zones.iter().flat_map(|(_, set)| set.iter());
-    let mut room = MOST_NATIVE.saturating_sub(all.filter(|counters| counters.native.get().is_some()).count());
-    for (labels, set) in zones {
-        let native = (into.are_native() && labels.queries).then(|| native(set, &mut room));
-        Zone { labels, set, native }.collect(into);
+impl MetricSource for ZoneRegistry {
+    /// Adds the counters of each zone, summed over its threads. Series that are still 0 are left out, as in Go.
+    fn collect(&self, into: &mut Families) {
+        let zones = self.all();
+        let all = zones.iter().flat_map(|(_, set)| set.iter());
+        let mut room =
+            MOST_NATIVE.saturating_sub(all.filter(|counters| counters.native.get().is_some()).count());
+        for (labels, set) in &zones {
+            let native = (into.are_native() && labels.queries).then(|| native(set, &mut room));
+            Zone { labels, set, native }.collect(into);
+        }
     }
 }
 

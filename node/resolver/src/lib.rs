@@ -34,7 +34,7 @@ use admin::{AdminServer, PageSources, Process, ServedPages};
 use counters::Counters;
 use logging::logger::LAST_LINES;
 use logging::{Format, Logger};
-use metrics::{Families, MetricSource as _};
+use metrics::Gatherer;
 use reconcile::{Outcomes, Rules, Verdict, WantedLines, plan};
 use services::{Looked, Service, Services, ServicesFile};
 use settings::Settings;
@@ -133,15 +133,9 @@ impl NodeResolver {
     /// Serves `/metrics`, if configured, until the result is dropped.
     fn serve_metrics(&self, runtime: &Handle) -> Result<Option<AdminServer>, RunError> {
         let Some(address) = self.metrics else { return Ok(None) };
-        let counters = self.counters.clone();
-        let metrics = move |native| {
-            let mut families = Families::new(native);
-            counters.collect(&mut families);
-            Process.collect(&mut families);
-            families
-        };
+        let metrics = Gatherer::new([self.counters.clone(), Arc::new(Process)]);
         let content = PageSources {
-            metrics: Box::new(metrics),
+            metrics: Box::new(move |native| metrics.gather(native)),
             not_ready: Box::new(Vec::new),
             status: None,
             exporter: None,

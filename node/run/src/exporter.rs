@@ -13,7 +13,7 @@ use configuration::Configuration;
 pub fn page(configuration: &Configuration) -> Vec<u8> {
     let mut families = Families::default();
     collect(configuration, &mut families);
-    families.encode(Form::Text)
+    Form::Text.encode(&families.into_messages())
 }
 
 /// Adds the six metric families.

@@ -180,7 +180,7 @@ mod tests {
             leased.addresses().insert([169, 254, 10, 10].into(), AddressLease::default());
             let mut families = Families::default();
             leased.collect(&mut families);
-            let page = String::from_utf8(families.encode(Form::Text)).expect("text");
+            let page = String::from_utf8(Form::Text.encode(&families.into_messages())).expect("text");
             let held = "localdns_lease_held{address=\"169.254.10.10\"} 0\n";
             assert_eq!(page.contains(held), expected, "{rules:?}\n{page}");
             assert_eq!(page.contains("localdns_leases_lost_total{"), expected, "{rules:?}\n{page}");

@@ -219,16 +219,16 @@ fn pages(
 ) -> (Arc<RefreshAdapter>, AdminServer) {
     let server_metrics =
         ServerMetrics { running: Arc::downgrade(running), reloads: reloads.clone(), leased: leased.clone() };
-    let collector = Arc::<OnceLock<_>>::default();
+    let gatherer = Arc::<OnceLock<_>>::default();
     let status = Status {
         corefile,
         started,
         leased: leased.clone(),
-        collector: collector.clone(),
+        gatherer: gatherer.clone(),
         reloads: reloads.clone(),
     };
     let refreshed = Arc::new(RefreshAdapter { running: running.clone(), status });
-    let admin = admin_server(&refreshed, server_metrics, &collector, handle);
+    let admin = admin_server(&refreshed, server_metrics, &gatherer, handle);
     (refreshed, admin)
 }
 

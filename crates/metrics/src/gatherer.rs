@@ -1,17 +1,61 @@
-//! Collects all metrics for a page of /metrics.
+//! Gathers all metrics for a page of /metrics.
 
-use std::fmt;
 use std::sync::Arc;
 
-use super::counters::ZoneRegistry;
-use super::families::{Families, MetricSource};
-use super::{names, zone_metrics};
+use prometheus::Registry;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
 
-/// Sums the counters of the zones and of all registered sources.
-pub struct Collector {
-    zones: Arc<ZoneRegistry>,
-    build: Build,
-    sources: Vec<Arc<dyn MetricSource>>,
+use super::families::{Families, MetricSource};
+use super::names;
+
+/// The sources of metrics, registered for the life of the process.
+#[derive(Debug)]
+pub struct Gatherer {
+    classic: Registry,
+    /// With native histograms, too. A registry of its own, since a registry has one collector without descriptors.
+    native: Registry,
+}
+
+impl Gatherer {
+    /// Of these sources.
+    pub fn new<const N: usize>(sources: [Arc<dyn MetricSource>; N]) -> Self {
+        let sources: Arc<[_]> = sources.into();
+        let registry = |native| {
+            let registry = Registry::new();
+            let registered = registry.register(Box::new(Sources { sources: Arc::clone(&sources), native }));
+            registered.expect("the registry is empty");
+            registry
+        };
+        Self { classic: registry(false), native: registry(true) }
+    }
+
+    /// All metrics now: families by name, with their samples by number of labels and then by values; `native`: with native
+    /// histograms.
+    pub fn gather(&self, native: bool) -> Vec<MetricFamily> {
+        if native { self.native.gather() } else { self.classic.gather() }
+    }
+}
+
+/// All sources as one collector, since several may have samples of one family.
+struct Sources {
+    sources: Arc<[Arc<dyn MetricSource>]>,
+    native: bool,
+}
+
+impl Collector for Sources {
+    /// None: which families there are is known when they are collected.
+    fn desc(&self) -> Vec<&Desc> {
+        Vec::new()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let mut families = Families::new(self.native);
+        for source in self.sources.iter() {
+            source.collect(&mut families);
+        }
+        families.into_messages()
+    }
 }
 
 /// The labels of `coredns_build_info`.
@@ -25,56 +69,27 @@ pub struct Build {
     pub compiler: &'static str,
 }
 
-impl Collector {
-    /// A collector of the zones' counters.
-    pub fn new(zones: Arc<ZoneRegistry>, build: Build) -> Self {
-        Self { zones, build, sources: Vec::new() }
-    }
-
-    /// Registers another source, for the life of the process.
-    #[must_use]
-    pub fn with(mut self, source: Arc<dyn MetricSource>) -> Self {
-        self.sources.push(source);
-        self
-    }
-
-    /// All metrics now; `native`: with native histograms.
-    pub fn families(&self, native: bool) -> Families {
-        let mut families = Families::new(native);
-        self.always_there(&mut families);
-        zone_metrics::collect(&self.zones.all(), &mut families);
-        for source in &self.sources {
-            source.collect(&mut families);
-        }
-        families
-    }
-
-    /// Metrics that CoreDNS exposes from the first scrape on, even if 0.
-    fn always_there(&self, into: &mut Families) {
-        let Build { version, revision, compiler } = self.build;
+impl MetricSource for Build {
+    fn collect(&self, into: &mut Families) {
+        let Self { version, revision, compiler } = *self;
         let labels = [("version", version), ("revision", revision), ("goversion", compiler)];
         into.gauge(names::BUILD_INFO, &labels, 1.0);
-        into.counter(names::PANICS, &[], 0.0);
-    }
-}
-
-impl fmt::Debug for Collector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Collector").field("sources", &self.sources.len()).finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::{Counted, ZoneLabels};
+    use crate::Form;
+    use crate::counters::{Counted, ZoneLabels, ZoneRegistry};
     use crate::families::{Distribution, Metric};
+    use crate::histogram::NativeCounts;
     use wire::{Proto, RType, Rcode};
 
     const BUILD: Build = Build { version: "0.1.0", revision: "", compiler: "rustc 1.95" };
 
-    fn collector(zones: Arc<ZoneRegistry>) -> Collector {
-        Collector::new(zones, BUILD)
+    fn text<const N: usize>(sources: [Arc<dyn MetricSource>; N]) -> String {
+        String::from_utf8(Form::Text.encode(&Gatherer::new(sources).gather(false))).unwrap()
     }
 
     fn samples<'t>(text: &'t str, prefix: &str) -> Vec<&'t str> {
@@ -95,16 +110,9 @@ mod tests {
 
     #[test]
     fn unused_server() {
-        let text = collector(Arc::default()).families(false).text(false);
-        for line in [
-            "coredns_build_info{goversion=\"rustc 1.95\",revision=\"\",version=\"0.1.0\"} 1",
-            "coredns_panics_total 0",
-            "# TYPE coredns_panics_total counter",
-            "# HELP coredns_panics_total A metrics that counts the number of panics.",
-        ] {
-            assert!(text.lines().any(|printed| printed == line), "{line} in\n{text}");
-        }
-        assert!(!text.contains("coredns_dns_"), "{text}");
+        let printed = text([Arc::new(BUILD), Arc::<ZoneRegistry>::default()]);
+        let line = "coredns_build_info{goversion=\"rustc 1.95\",revision=\"\",version=\"0.1.0\"} 1";
+        assert_eq!(samples(&printed, "coredns_"), [line]);
     }
 
     #[test]
@@ -137,7 +145,7 @@ mod tests {
         set[0].cache_requests.add(3);
         set[0].cache_hits[1].add(2);
         set[1].hosts_hits.add(1);
-        let text = collector(zones).families(false).text(false);
+        let text = text([zones]);
         let zone = "server=\"dns://127.0.0.1:53\",view=\"\",zone=\"example.org.\"";
         let requests = |family, proto, rtype, count| {
             format!(
@@ -179,12 +187,30 @@ mod tests {
         }
     }
 
+    /// A source with one histogram of two values, in two native buckets.
+    fn natively(into: &mut Families) {
+        let native = NativeCounts { zero: 1, buckets: [(4, 1)].into() };
+        let seen = Distribution { bounds: &[1.0], counts: &[1, 1], sum: 2.5, native: Some(&native) };
+        into.histogram(Metric { name: "a_seconds", help: "A." }, &[("b", "1")], seen);
+    }
+
+    /// Counts of native buckets are summed before they are written as differences.
+    #[test]
+    fn native_samples_of_several_sources_make_one() {
+        let twice = Gatherer::new([Arc::new(Fixed(natively)), Arc::new(Fixed(natively))]).gather(true);
+        let native = NativeCounts { zero: 2, buckets: [(4, 2)].into() };
+        let seen = Distribution { bounds: &[1.0], counts: &[2, 2], sum: 5.0, native: Some(&native) };
+        let mut once = Families::new(true);
+        once.histogram(Metric { name: "a_seconds", help: "A." }, &[("b", "1")], seen);
+        assert_eq!(twice, once.into_messages());
+    }
+
     #[test]
     fn samples_of_several_sources_make_one_family() {
         const COUNT: Metric = Metric { name: "a_total", help: "A." };
         const GAUGE: Metric = Metric { name: "a_gauge", help: "A." };
         const SPREAD: Metric = Metric { name: "a_seconds", help: "A \\ backslash." };
-        let source = || {
+        let source = || -> Arc<dyn MetricSource> {
             Arc::new(Fixed(|into| {
                 into.counter(COUNT, &[("b", "1"), ("a", "\"\n")], 2.0);
                 into.gauge(GAUGE, &[], 1.5);
@@ -192,7 +218,7 @@ mod tests {
                 into.histogram(SPREAD, &[], seen);
             }))
         };
-        let text = collector(Arc::default()).with(source()).with(source()).families(false).text(false);
+        let text = text([source(), source()]);
         assert_eq!(samples(&text, "a_total"), ["a_total{a=\"\\\"\\n\",b=\"1\"} 4"]);
         assert_eq!(samples(&text, "a_gauge"), ["a_gauge 1.5"]);
         assert_eq!(
