@@ -229,7 +229,8 @@ impl Scene {
         })
     }
 
-    /// Replaces the file repeatedly, as the other program.
+    /// Plays the program that writes the hosts file: replaces the file, or a decoy, at every interval
+    /// until the measurement ends.
     fn write_again_and_again(&self) -> Result<()> {
         let mut seen = state(&self.hosts);
         let clock = Clock::start();

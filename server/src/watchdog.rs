@@ -174,7 +174,7 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Number of checks, [`RETRY`] apart: the predecessor releases its leases right after this process
 /// serves.
 const LOOKS_FOR_RULES: u32 = 100;
-/// Total time limit of all addresses and workers.
+/// Time limit of one round, in which every address and every worker is probed.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of concurrent probes.
 const AT_ONCE: usize = 64;

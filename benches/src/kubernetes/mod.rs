@@ -406,7 +406,7 @@ const STREAMS: [&str; 3] =
 const REQUESTS: &str = "coredns_kubernetes_rest_client_requests_total";
 /// Memory is measured in every third start.
 const MEMORY_EACH: u32 = 3;
-/// Time until freed memory is returned to the kernel.
+/// Pause before memory is measured, in which freed memory is returned to the kernel.
 const SETTLE: Duration = Duration::from_secs(3);
 const HEAD: &str = "| server | ready ms | of the bare reader | resident MB | peak | after relists | peak of relists | visible p50 ms | p99 |\n\
                     |---|---|---|---|---|---|---|---|---|";

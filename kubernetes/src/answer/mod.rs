@@ -478,7 +478,7 @@ impl ServiceName<'_> {
         (numbers || !is_any).then(|| PortMatch::of(service, is_any, |port| self.matches(port)))
     }
 
-    /// Whether any port matches; a service without ports matches names without port and protocol.
+    /// Whether the query names one of the first ports, or no port of a service without ports.
     fn matches_any(&self, ports: &[Port]) -> bool {
         match ports {
             [] => self.port.is_empty() && self.protocol.is_empty(),

@@ -95,5 +95,6 @@ impl PortMatch {
 pub(super) const MAX_SCANNED: usize = 8_192;
 /// SRV records of 21 bytes that fill the largest message.
 const MAX_RECORDS: usize = 3_120;
-/// Sum of the weights of SRV records; each weight is at least 1.
+/// Total weight that the SRV records of an answer share. Each record has a weight of at least 1, so
+/// that more records than this have weight 1 each.
 pub(super) const MAX_SHARES: usize = 100;

@@ -1,6 +1,6 @@
-//! `localdns node`: a DNS server that fails over to an upstream when it dies. If no local socket
-//! receives a query, nftables rules redirect the query to a fallback; while the server answers its
-//! own probes, a lease keeps queries local.
+//! `localdns node`: a DNS server whose clients an upstream answers when the server dies. nftables
+//! rules redirect a query to that upstream if no local socket can receive it. While the server
+//! answers its own probes, it renews a lease that keeps queries local.
 //!
 //! ```text
 //! run     serve, and renew the lease of each address that answers probes

@@ -142,7 +142,7 @@ fn pod_labels_that_rules_read() {
     for (lines, expected) in [
         (format!("metadata\n{readers}\n{verified}"), "app app.kubernetes.io/name tier"),
         (format!("metadata\n{readers}\nkubernetes {{\nnode a\n}}"), "app app.kubernetes.io/name tier"),
-        // No label is read.
+        // No label is read: without `metadata` by no rule, and with it there is no rule.
         (format!("{readers}\n{verified}"), ""),
         (format!("metadata\n{verified}"), ""),
     ] {

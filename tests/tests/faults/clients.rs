@@ -79,7 +79,8 @@ fn new_connection_is_closed_without_idle() {
             eventually("a connection that is closed at once", Duration::from_secs(4), || {
                 let mut new = Connection::open(at, Duration::from_millis(500)).ok()?;
                 let closed = new.is_closed_by_peer();
-                // It replaced a connection with an unread query; its own query makes it busy.
+                // The new connection stays open: for it the server closed another one, whose query it had
+                // not read. A query keeps the new one busy as well.
                 if !closed && new.send(&hang).is_ok() {
                     crowd.push(new);
                 }

@@ -117,7 +117,7 @@ fn restricted_pod_is_accepted() {
     });
 }
 
-/// The pod's volumes and environment.
+/// The Deployment's pod spec, and the directories in place of the volumes that it mounts.
 struct Container {
     spec: Yaml,
     config: TempDir,

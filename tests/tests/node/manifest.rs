@@ -14,7 +14,8 @@ use yaml_rust2::{Yaml, YamlLoader};
 use super::clients::at;
 use super::lab::{Lab, NAME, PLAIN, POD, within};
 
-/// Two capabilities and one directory, and room for the next pod.
+/// The DaemonSet adds two capabilities and mounts one directory of the host; in an update the next
+/// pod starts beside the old one.
 #[test]
 fn daemonset_privileges() {
     let daemonset = of_kind("DaemonSet");

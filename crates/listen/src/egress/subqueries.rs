@@ -26,8 +26,8 @@ pub(super) struct FlightOutcome<'a> {
     pub(super) subquery_answers: SubqueryAnswers,
 }
 
-/// Answers made for subqueries so far, by the parameters of the query: an answer may have 64 KiB,
-/// and thousands of subqueries may wait for it.
+/// Answers made for subqueries so far, by the parameters of the query. Subqueries with equal
+/// parameters share one, since an answer may have 64 KiB and thousands may wait for it.
 pub(super) type SubqueryAnswers = Vec<(wire::ClientParams, bool, Arc<SubqueryAnswer>)>;
 
 impl<'a> FlightOutcome<'a> {

@@ -20,7 +20,7 @@ fn a_transfer_that_takes_too_long_is_cut_off_though_its_client_reads_on() {
     let mut question = packet("zone.example");
     let rtype = question.len() - 3;
     question[rtype] = RType::AXFR.0 as u8;
-    // Two seconds are left of the ten minutes.
+    // The transfer seems to have begun 598 s ago: 2 s of its ten minutes are left.
     *EARLIER.lock().unwrap() = Some((scene.at.ip(), Duration::from_secs(598)));
     let mut stream = TcpStream::connect(scene.at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -472,5 +472,5 @@ const CATCH_UP_AGAIN: Duration = Duration::from_secs(5);
 
 /// Maximum size of a hosts file in bytes: more than a table can hold.
 pub const MAX_FILE: u64 = 256 << 20;
-/// Maximum size of the shipped file in bytes.
+/// Maximum size in bytes of the hosts file that `LOCALDNS_SHIPPED_HOSTS` names.
 const MAX_SHIPPED: u64 = 16 << 20;
