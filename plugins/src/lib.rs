@@ -12,6 +12,7 @@ mod kubernetes_zone;
 mod name_display;
 pub mod plugin_cfg;
 pub mod read_corefile;
+mod server_counters;
 #[cfg(test)]
 mod testing;
 mod zone_answer;

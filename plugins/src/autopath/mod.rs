@@ -9,9 +9,8 @@
 
 mod setup;
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use corefile::Located;
 use wire::{Message, Name, Opcode, RType, Rcode, Rr, Section};
@@ -19,6 +18,7 @@ use wire::{Message, Name, Opcode, RType, Rcode, Rr, Section};
 pub use self::setup::AutopathSpec;
 pub(crate) use self::setup::read;
 use self::setup::{PLUGIN, PathSource};
+use crate::server_counters::ServerCounters;
 use metrics::counters::PerThread;
 use metrics::{Families, Metric};
 use plugin::args::Result;
@@ -43,7 +43,7 @@ impl MiddlewareSpec for AutopathSpec {
             }
         };
         let registry: Arc<AutopathCounters> = context.reload_state.get();
-        let counter = |server: &String| (server.clone(), registry.counter(server, context.threads));
+        let counter = |server: &String| (server.clone(), registry.0.counter(server, context.threads));
         let answered = context.servers.iter().map(counter).collect();
         Ok(Arc::new(Autopath { spec: self.clone(), paths, answered }))
     }
@@ -256,25 +256,13 @@ impl ResponseHook for Domain {
     }
 }
 
-/// Counters of all `autopath` directives, for the life of the process.
+/// Counters of all `autopath` directives.
 #[derive(Debug, Default)]
-struct AutopathCounters(Mutex<BTreeMap<String, Arc<PerThread>>>);
-
-impl AutopathCounters {
-    fn counter(&self, server: &str, threads: usize) -> Arc<PerThread> {
-        let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counters.entry(server.to_owned()).or_insert_with(|| Arc::new(PerThread::new(threads))).clone()
-    }
-}
+struct AutopathCounters(ServerCounters);
 
 impl Persistent for AutopathCounters {
     fn collect(&self, into: &mut Families) {
-        for (server, counter) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            // As in CoreDNS, a counter has no sample before it is first incremented.
-            if counter.get() > 0 {
-                into.counter(SUCCESS, &[("server", server.as_str())], counter.get() as f64);
-            }
-        }
+        self.0.collect(SUCCESS, into);
     }
 }
 

@@ -8,9 +8,8 @@
 
 mod prefix;
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use corefile::Directive;
 use metrics::counters::PerThread;
@@ -18,6 +17,7 @@ use metrics::{Families, Metric};
 use wire::{Class, Flags, Message, Name, Opcode, RType, Rcode, Rr, Section, reverse};
 
 use self::prefix::Prefix;
+use crate::server_counters::ServerCounters;
 use plugin::QueryContext;
 use plugin::args::{Args, Result, flag, no_block, once, unknown_property};
 use plugin::failure::Failure;
@@ -113,7 +113,7 @@ enum Effect {
 impl MiddlewareSpec for Dns64Spec {
     fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Middleware>> {
         let registry: Arc<Dns64Counters> = context.reload_state.get();
-        let counter = |server: &String| (server.clone(), registry.counter(server, context.threads));
+        let counter = |server: &String| (server.clone(), registry.0.counter(server, context.threads));
         let translated = context.servers.iter().map(counter).collect();
         Ok(Arc::new(Dns64 { spec: *self, translated }))
     }
@@ -300,25 +300,13 @@ impl<'s> NeedsSubquery<'s> for Alias {
     }
 }
 
-/// Counters of all `dns64` directives, for the life of the process.
+/// Counters of all `dns64` directives.
 #[derive(Debug, Default)]
-struct Dns64Counters(Mutex<BTreeMap<String, Arc<PerThread>>>);
-
-impl Dns64Counters {
-    fn counter(&self, server: &str, threads: usize) -> Arc<PerThread> {
-        let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counters.entry(server.to_owned()).or_insert_with(|| Arc::new(PerThread::new(threads))).clone()
-    }
-}
+struct Dns64Counters(ServerCounters);
 
 impl Persistent for Dns64Counters {
     fn collect(&self, into: &mut Families) {
-        for (server, counter) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            // As in CoreDNS, a counter has no sample before it is first incremented.
-            if counter.get() > 0 {
-                into.counter(TRANSLATED, &[("server", server.as_str())], counter.get() as f64);
-            }
-        }
+        self.0.collect(TRANSLATED, into);
     }
 }
 
