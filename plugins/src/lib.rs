@@ -6,6 +6,7 @@
 //! `metrics::counters::ZoneCounters`.
 
 mod cidr;
+mod followed;
 mod host_name;
 mod http_listen;
 mod kubernetes_zone;

@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use clock::throttle;
 use files::{Change, FileVersion, ShownPath, read_if_changed};
@@ -130,6 +129,3 @@ impl zone::Files for Texts {
         throttle::step();
     }
 }
-
-/// Time for reading zones at start and at a reload of the Corefile.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -181,3 +181,36 @@ fn thousand_zones() {
         assert!(auto.a(&format!("www.z{number}.test")).contains(&expected));
     }
 }
+
+/// Each directive of a block has its own directory, which is scanned at the start.
+#[test]
+fn several_directories_of_a_block() {
+    let dir = TempDir::new().unwrap();
+    write(dir.path(), "a/db.a.test", &zone(1, "192.0.2.1"));
+    write(dir.path(), "b/db.b.test", &zone(1, "192.0.2.2"));
+    let directive = |of: &str| format!("auto {of}.test {{\ndirectory {of}\nreload 0\n}}\n");
+    let corefile = format!(
+        ". {{\nbind 127.0.0.1\nroot {}\n{}{}}}\n",
+        dir.path().display(),
+        directive("a"),
+        directive("b")
+    );
+    let scene = Scene::build(&corefile).unwrap();
+    for (name, address) in [("www.a.test", "192.0.2.1"), ("www.b.test", "192.0.2.2")] {
+        assert!(scene.ask(AT, name, RType::A).contains(address), "{name}");
+    }
+}
+
+/// A scan logs 16 messages and the number of the others, and repeats none.
+#[test]
+fn messages_of_a_scan_are_bounded() {
+    let mut auto = Followed::new(&[], "", "");
+    for number in 0..2_000 {
+        auto.write(&format!("db.z{number}.test"), "@ SOA x");
+    }
+    auto.scan();
+    auto.scan();
+    let log = auto.log();
+    assert_eq!(log.matches("the zone is not served").count(), 16, "{log}");
+    assert_eq!(log.matches("1984 more files of the directory are not served").count(), 1, "{log}");
+}

@@ -174,3 +174,30 @@ fn targets_outside_are_followed() {
         assert!(answer.starts_with(rcode) && answer.contains("CNAME"), "{answer}");
     }
 }
+
+/// All zones of a block are read at the start, and after a reload of the Corefile. Aliases that lead
+/// from zone to zone and back end.
+#[test]
+fn several_zones_of_a_block() {
+    let dir = TempDir::new().unwrap();
+    for (zone, other) in [("a", "b"), ("b", "a")] {
+        let rest = format!("www A 192.0.2.1\nto CNAME www.{other}.test.\ncircle CNAME circle.{other}.test.");
+        fs::write(dir.path().join(zone), text(1, &rest)).unwrap();
+    }
+    let corefile = format!(
+        ". {{\nbind 127.0.0.1\nroot {}\nfile a a.test {{\nreload 0\n}}\nfile b b.test c.test\n}}\n",
+        dir.path().display()
+    );
+    let mut scene = Scene::build(&corefile).unwrap();
+    for _ in 0..2 {
+        for zone in ["a", "b", "c"] {
+            let answer = scene.ask(AT, &format!("www.{zone}.test"), RType::A);
+            assert!(answer.contains("192.0.2.1"), "{zone}: {answer}");
+            let answer = scene.ask(AT, &format!("to.{zone}.test"), RType::A);
+            assert!(answer.contains("CNAME") && answer.contains("192.0.2.1"), "{zone}: {answer}");
+        }
+        let answer = scene.ask(AT, "circle.a.test", RType::A);
+        assert!(answer.starts_with("SERVFAIL"), "{answer}");
+        scene.reload(&corefile);
+    }
+}

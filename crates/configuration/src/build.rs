@@ -222,7 +222,7 @@ fn build_block(
 /// Builds the steps and sources of a block.
 ///
 /// # Errors
-/// A name in the Corefile that the machine does not have, with the location of its word.
+/// A name or a file in the Corefile that cannot be used, with the location of its word.
 fn pipeline(
     spec: &BlockSpec,
     shared: &PersistentState,
@@ -232,13 +232,10 @@ fn pipeline(
 ) -> Result<Pipeline> {
     let (mut specs, mut sources, mut tail) = (Vec::new(), Vec::new(), Vec::new());
     for (name, role) in &spec.plugins {
-        if let Role::Source(source) | Role::Tail(source) = role {
-            source.prepare(context)?;
-        }
         match role {
             Role::Middleware(step) => specs.push((*name, step)),
-            Role::Source(source) => sources.push(NamedSource { name, source: source.build(context) }),
-            Role::Tail(source) => tail.push(NamedSource { name, source: source.build(context) }),
+            Role::Source(source) => sources.push(NamedSource { name, source: source.build(context)? }),
+            Role::Tail(source) => tail.push(NamedSource { name, source: source.build(context)? }),
             Role::Forwarding(_) | Role::Hooks(_) | Role::Setting(_) => {}
         }
     }

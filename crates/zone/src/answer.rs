@@ -84,7 +84,7 @@ pub(crate) struct Answer<'z, 'r> {
     /// For each answer from a wildcard the node before the name: no name between it and the next is
     /// closer than the wildcard (RFC 4035, section 3.1.3.3).
     closest: Nodes,
-    /// Nodes whose NSEC record is written.
+    /// Nodes of the NSEC records in the reply.
     pub(crate) denied: Nodes,
 }
 
@@ -407,5 +407,5 @@ impl Owner {
 const YXDOMAIN: Rcode = Rcode(6);
 /// Aliases that one answer follows, as in CoreDNS.
 const MOST_ALIASES: usize = 9;
-/// Names whose addresses an answer has in its additional section.
+/// Maximum number of names whose addresses are added to the additional section.
 const MOST_TARGETS: usize = 64;

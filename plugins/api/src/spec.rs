@@ -62,17 +62,12 @@ pub trait MiddlewareSpec: PluginSpec {
 
 /// The directives of a plugin that answers from memory.
 pub trait SourceSpec: PluginSpec {
-    /// Reads the files that the source cannot do without. Called before [`build`](Self::build), off the
-    /// workers' threads; may wait for disks.
+    /// Builds the source of a block. Called off the workers' threads: may wait for disks.
     ///
     /// # Errors
-    /// A file that cannot be used, with the place of its word in the Corefile.
-    fn prepare(&self, _context: &BuildContext<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    /// Builds the source of a block.
-    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source>;
+    /// A file or other resource cannot be used; the error has the location of its word in the
+    /// Corefile.
+    fn build(&self, context: &BuildContext<'_>) -> Result<Box<dyn Source>>;
 
     /// Returns the zones with names that only this source answers.
     fn zones(&self) -> &[Name] {

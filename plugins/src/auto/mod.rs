@@ -30,20 +30,18 @@ struct Auto {
 }
 
 impl SourceSpec for AutoSpec {
-    fn prepare(&self, context: &BuildContext<'_>) -> Result<()> {
+    fn build(&self, context: &BuildContext<'_>) -> Result<Box<dyn Source>> {
         let tables = context.reload_state.get::<AutoTables>();
-        self.directories.iter().for_each(|spec| tables.table(spec).prepare(context.logger));
-        Ok(())
-    }
-
-    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
-        let tables = context.reload_state.get::<AutoTables>();
-        let directories = self.directories.iter().map(|spec| (spec.origins.clone(), tables.table(spec)));
-        Box::new(Auto {
-            directories: directories.collect(),
+        let scanned = |spec: &DirectorySpec| {
+            let table = tables.table(spec);
+            table.scan(context.logger);
+            (spec.origins.clone(), table)
+        };
+        Ok(Box::new(Auto {
+            directories: self.directories.iter().map(scanned).collect(),
             size: context.hooks.size,
             is_last: context.last_handler == Some(PLUGIN),
-        })
+        }))
     }
 }
 

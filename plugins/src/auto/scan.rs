@@ -31,7 +31,24 @@ pub(super) struct Found {
 pub(super) struct Scan {
     pub(super) zones: Vec<Found>,
     /// Files that are not served, and why.
-    pub(super) ignored: Vec<String>,
+    pub(super) ignored: Problems,
+}
+
+/// The first messages of a scan, and the number of the others.
+#[derive(Default)]
+pub(super) struct Problems {
+    pub(super) first: Vec<String>,
+    pub(super) more: usize,
+}
+
+impl Problems {
+    pub(super) fn add(&mut self, problem: String) {
+        if self.first.len() < MOST_MESSAGES {
+            self.first.push(problem);
+        } else {
+            self.more += 1;
+        }
+    }
 }
 
 /// Scans the directory and reads each zone file unless it has the version in `known`. Blocks.
@@ -43,7 +60,7 @@ pub(super) struct Scan {
 /// # Errors
 /// The directory cannot be read, or has more than [`MOST_ENTRIES`] entries or [`MOST_ZONES`] zones.
 pub(super) fn scan(spec: &DirectorySpec, known: &HashMap<Name, Known>) -> io::Result<Scan> {
-    let mut walk = Walk { files: Vec::new(), entries: 0, ignored: Vec::new() };
+    let mut walk = Walk { files: Vec::new(), entries: 0, ignored: Problems::default() };
     walk.directory(&spec.directory, 0)?;
     let mut scan = Scan { zones: Vec::new(), ignored: walk.ignored };
     let mut origins = HashMap::<Name, PathBuf>::new();
@@ -57,13 +74,13 @@ pub(super) fn scan(spec: &DirectorySpec, known: &HashMap<Name, Known>) -> io::Re
             Ok(origin) => origin,
             Err(error) => {
                 let why = format!("{} is not served: its zone would be {origin:?}: {error}", file.display());
-                scan.ignored.push(why);
+                scan.ignored.add(why);
                 continue;
             }
         };
         if let Some(first) = origins.get(&origin) {
             let (file, first) = (file.display(), shown(spec, first));
-            scan.ignored.push(format!(
+            scan.ignored.add(format!(
                 "{file} is not served: {} has the same zone {origin}; remove one",
                 first.display()
             ));
@@ -91,7 +108,7 @@ fn shown(spec: &DirectorySpec, path: &Path) -> ShownPath {
 struct Walk {
     files: Vec<PathBuf>,
     entries: usize,
-    ignored: Vec<String>,
+    ignored: Problems,
 }
 
 impl Walk {
@@ -114,7 +131,7 @@ impl Walk {
             if kind.is_dir() && depth < MOST_DEPTH {
                 // The directory may have gone since.
                 if let Err(error) = self.directory(&inner, depth + 1) {
-                    self.ignored.push(format!("Cannot read {}: {error}", inner.display()));
+                    self.ignored.add(format!("Cannot read {}: {error}", inner.display()));
                 }
             } else if kind.is_file() || kind.is_symlink() && inner.is_file() {
                 self.files.push(inner);
@@ -130,3 +147,5 @@ const MOST_DEPTH: usize = 16;
 const MOST_ENTRIES: usize = 100_000;
 /// Zones of a directive.
 const MOST_ZONES: usize = 10_000;
+/// Messages of one scan.
+const MOST_MESSAGES: usize = 16;

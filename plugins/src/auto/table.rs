@@ -2,20 +2,20 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use clock::throttle;
-use files::{FileRead, READ_TIMEOUT, ReadError, ShownPath};
+use files::{ReadError, ShownPath};
 use logging::Logger;
 use plugin::reload_state::Persistent;
 use wire::Name;
 use zone::{Problem, Zone};
 
-use super::scan::{Found, Known, Scan, scan};
+use super::scan::{Found, Known, Problems, Scan, scan};
 use super::setup::{DirectorySpec, PLUGIN};
-use crate::zone_file::{Failed, PATIENCE, log_loaded};
+use crate::followed::{BUSY, PATIENCE, Polled, Poller, Tables};
+use crate::zone_file::{Failed, log_loaded};
 
 /// A zone and its file.
 #[derive(Debug, Clone)]
@@ -37,55 +37,42 @@ pub(super) struct AutoTable {
 /// State of the directory's only reader.
 #[derive(Default)]
 struct State {
-    read: FileRead<io::Result<Scan>>,
+    poller: Poller<io::Result<Scan>>,
     known: HashMap<Name, Known>,
-    next: Option<Instant>,
     /// Replaced zones, dropped here and not by a worker that was still reading.
     replaced: Vec<Arc<Zones>>,
     /// Problems of the last scan, so that each is logged once.
-    reported: Vec<String>,
+    reported: Problems,
 }
 
-/// The zones of all directories, kept over reloads.
+/// The zones of all directories.
 #[derive(Default)]
-pub(super) struct AutoTables(Mutex<Vec<Arc<AutoTable>>>);
+pub(super) struct AutoTables(Tables<AutoTable>);
 
 impl AutoTables {
     /// The zones of a directory, or a new table without zones.
     pub(super) fn table(&self, spec: &DirectorySpec) -> Arc<AutoTable> {
-        let mut tables = self.lock();
-        tables.retain(|table| Arc::strong_count(table) > 1 || table.spec == *spec);
-        if let Some(table) = tables.iter().find(|table| table.spec == *spec) {
-            return table.clone();
-        }
-        let zones = ArcSwap::default();
-        let table = Arc::new(AutoTable { spec: spec.clone(), zones, state: Mutex::default() });
-        tables.push(table.clone());
-        table
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<AutoTable>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.get(
+            |table| table.spec == *spec,
+            || AutoTable { spec: spec.clone(), zones: ArcSwap::default(), state: Mutex::default() },
+        )
     }
 }
 
 impl Persistent for AutoTables {
     fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
-        let mut tables = self.lock();
-        tables.retain(|table| Arc::strong_count(table) > 1);
-        let tables = tables.clone();
-        tables.iter().filter_map(|table| table.look(now, logger)).min()
+        self.0.held().iter().filter_map(|table| table.look(now, logger)).min()
     }
 }
 
 impl AutoTable {
     /// Scans the directory for a new configuration; waits for up to a minute. Without a result the
     /// zones stay as they were, and the next scan follows.
-    pub(super) fn prepare(&self, logger: &Logger) {
+    pub(super) fn scan(&self, logger: &Logger) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (spec, known) = (self.spec.clone(), state.known.clone());
         let scanned = files::with_timeout(&self.spec.directory, PATIENCE, move || scan(&spec, &known));
-        state.next = None;
+        state.poller.restart();
         self.apply(&mut state, scanned, logger);
     }
 
@@ -102,25 +89,18 @@ impl AutoTable {
             return (!state.replaced.is_empty()).then_some(now + BUSY);
         }
         let interval = self.spec.reload.max(BUSY);
-        if !state.read.is_pending() {
-            let next = *state.next.get_or_insert(now + interval);
-            if now < next {
-                return Some(next);
+        let (spec, before) = (&self.spec, &mut *state);
+        let polled = before.poller.poll(&spec.directory, interval, now, || {
+            let (spec, known) = (spec.clone(), before.known.clone());
+            move || scan(&spec, &known)
+        });
+        match polled {
+            Polled::Wait(next) => Some(next),
+            Polled::Read(scanned) => {
+                self.apply(&mut state, scanned, logger);
+                Some(now + interval)
             }
-            let (spec, known, rests) = (self.spec.clone(), state.known.clone(), throttle::rests());
-            let work = move || scan(&spec, &known);
-            let work = move || if rests { throttle::with_rests(work) } else { work() };
-            state.read.start(&self.spec.directory, now, work);
         }
-        let scanned = match state.read.poll(now, Duration::ZERO) {
-            None => return Some(state.read.next_poll(now)),
-            // Many or large zones take longer than that.
-            Some(Err(ReadError::TimedOut(_))) => return Some(now + READ_TIMEOUT),
-            Some(scanned) => scanned,
-        };
-        state.next = Some(now + interval);
-        self.apply(&mut state, scanned, logger);
-        state.next
     }
 
     fn apply(&self, state: &mut State, scanned: Result<io::Result<Scan>, ReadError>, logger: &Logger) {
@@ -129,7 +109,9 @@ impl AutoTable {
             Err(error) => {
                 let directory = self.spec.directory.display();
                 let stay = if self.zones.load().is_empty() { "it has no zones" } else { "its zones stay" };
-                return report(state, vec![format!("Cannot read {directory}: {error}; {stay}")], logger);
+                let mut problems = Problems::default();
+                problems.add(format!("Cannot read {directory}: {error}; {stay}"));
+                return report(state, problems, logger);
             }
         };
         let old = self.zones.load_full();
@@ -149,7 +131,10 @@ impl AutoTable {
                 Err(failed) => {
                     let stays =
                         if served.is_some() { "the zone stays as it was" } else { "the zone is not served" };
-                    problems.extend(failed.message(&file.display(), stays));
+                    failed
+                        .message(&file.display(), stays)
+                        .into_iter()
+                        .for_each(|problem| problems.add(problem));
                     // Files that are included may appear.
                     if !matches!(&failed, Failed::Text(error) if !matches!(error.problem, Problem::Include { .. }))
                     {
@@ -172,19 +157,13 @@ impl AutoTable {
 }
 
 /// Logs problems that the scan before did not have.
-fn report(state: &mut State, problems: Vec<String>, logger: &Logger) {
-    let is_new = |problem: &&String| !state.reported.contains(problem);
-    for (index, problem) in problems.iter().filter(is_new).enumerate() {
-        if index == MOST_MESSAGES {
-            logger.warning(Some(PLUGIN), "More files of the directory are not served");
-            break;
-        }
+fn report(state: &mut State, problems: Problems, logger: &Logger) {
+    let before = std::mem::replace(&mut state.reported, problems);
+    for problem in state.reported.first.iter().filter(|problem| !before.first.contains(problem)) {
         logger.warning(Some(PLUGIN), problem);
     }
-    state.reported = problems;
+    let (more, were) = (state.reported.more, before.more);
+    if more > 0 && more != were {
+        logger.warning(Some(PLUGIN), &format!("{more} more files of the directory are not served"));
+    }
 }
-
-/// Delay of the next scan while the table is locked; the shortest interval of scans.
-const BUSY: Duration = Duration::from_millis(100);
-/// Messages of one scan.
-const MOST_MESSAGES: usize = 16;

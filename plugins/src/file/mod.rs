@@ -32,19 +32,19 @@ struct File {
 }
 
 impl SourceSpec for FileSpec {
-    fn prepare(&self, context: &BuildContext<'_>) -> Result<()> {
+    fn build(&self, context: &BuildContext<'_>) -> Result<Box<dyn Source>> {
         let tables = context.reload_state.get::<ZoneTables>();
-        self.zones.iter().try_for_each(|zone| tables.table(zone).prepare(context.logger))
-    }
-
-    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
-        let tables = context.reload_state.get::<ZoneTables>();
-        Box::new(File {
-            tables: self.zones.iter().map(|zone| tables.table(zone)).collect(),
+        let read = |zone| {
+            let table = tables.table(zone);
+            table.read(context.logger)?;
+            Ok(table)
+        };
+        Ok(Box::new(File {
+            tables: self.zones.iter().map(read).collect::<Result<_>>()?,
             fallthrough: self.fallthrough.clone(),
             size: context.hooks.size,
             is_last: context.last_handler == Some(PLUGIN),
-        })
+        }))
     }
 }
 

@@ -1,12 +1,10 @@
 //! Zones in memory that follow their files, kept over reloads.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
-use clock::throttle;
 use corefile::Located;
-use files::{FileRead, READ_TIMEOUT, ReadError};
 use logging::Logger;
 use plugin::SetupError;
 use plugin::args::Result;
@@ -14,7 +12,8 @@ use plugin::reload_state::Persistent;
 use zone::{Loaded, Problem, Zone};
 
 use super::setup::{PLUGIN, ZoneSpec};
-use crate::zone_file::{Failed, PATIENCE, Read, Seen, log_loaded, read_zone};
+use crate::followed::{BUSY, PATIENCE, Polled, Poller, Tables};
+use crate::zone_file::{Failed, Read, Seen, log_loaded, read_zone};
 
 /// A zone that follows its file; directives with the same zone, file and properties share one.
 pub(super) struct ZoneTable {
@@ -27,54 +26,38 @@ pub(super) struct ZoneTable {
 /// State of the file's only reader.
 #[derive(Default)]
 struct State {
-    read: FileRead<Read>,
+    poller: Poller<Read>,
     /// The files of the last read, the one of the directive first; empty to read it in any case.
     seen: Seen,
-    next: Option<Instant>,
     /// Replaced zones, dropped here and not by a worker that was still reading.
     replaced: Vec<Arc<Zone>>,
     /// The last error, so that it is logged once.
     reported: String,
 }
 
-/// All zones, kept over reloads.
+/// The zones of all `file` directives.
 #[derive(Default)]
-pub(super) struct ZoneTables(Mutex<Vec<Arc<ZoneTable>>>);
+pub(super) struct ZoneTables(Tables<ZoneTable>);
 
 impl ZoneTables {
     /// The zone of a directive, or a new one without records.
     pub(super) fn table(&self, spec: &ZoneSpec) -> Arc<ZoneTable> {
-        let mut tables = self.lock();
         let is_same = |table: &ZoneTable| {
             let own = &table.spec;
             (own.origin, &own.file, own.reload, own.by_mtime)
                 == (spec.origin, &spec.file, spec.reload, spec.by_mtime)
         };
-        tables.retain(|table| Arc::strong_count(table) > 1 || is_same(table));
-        if let Some(table) = tables.iter().find(|table| is_same(table)) {
-            return table.clone();
-        }
-        let table = ZoneTable {
+        self.0.get(is_same, || ZoneTable {
             spec: spec.clone(),
             current: ArcSwapOption::empty(),
-            state: Mutex::new(State::default()),
-        };
-        let table = Arc::new(table);
-        tables.push(table.clone());
-        table
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<ZoneTable>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+            state: Mutex::default(),
+        })
     }
 }
 
 impl Persistent for ZoneTables {
     fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
-        let mut tables = self.lock();
-        tables.retain(|table| Arc::strong_count(table) > 1);
-        let tables = tables.clone();
-        tables.iter().filter_map(|table| table.look(now, logger)).min()
+        self.0.held().iter().filter_map(|table| table.look(now, logger)).min()
     }
 }
 
@@ -83,7 +66,7 @@ impl ZoneTable {
     ///
     /// # Errors
     /// The file is no zone; or it cannot be read and is not checked again. The zone stays as it was.
-    pub(super) fn prepare(&self, logger: &Logger) -> Result<()> {
+    pub(super) fn read(&self, logger: &Logger) -> Result<()> {
         let mut state = self.state();
         let (spec, seen) = (self.spec.clone(), state.seen.clone());
         let read = files::with_timeout(&self.spec.file, PATIENCE, move || {
@@ -94,7 +77,7 @@ impl ZoneTable {
             Ok(read) => read,
             Err(error) => (Vec::new(), Err(Failed::File(error.into()))),
         };
-        state.next = None;
+        state.poller.restart();
         match loaded {
             Ok(Some(loaded)) => {
                 state.seen = seen;
@@ -127,24 +110,16 @@ impl ZoneTable {
             return (!state.replaced.is_empty()).then_some(now + BUSY);
         }
         let interval = self.spec.reload.max(BUSY);
-        if !state.read.is_pending() {
-            let next = *state.next.get_or_insert(now + interval);
-            if now < next {
-                return Some(next);
-            }
-            let (spec, seen, rests) = (self.spec.clone(), state.seen.clone(), throttle::rests());
-            let work = move || read_zone(&spec.origin, &spec.file, spec.by_mtime, &seen);
-            let work = move || if rests { throttle::with_rests(work) } else { work() };
-            state.read.start(&self.spec.file, now, work);
-        }
-        let (seen, loaded) = match state.read.poll(now, Duration::ZERO) {
-            None => return Some(state.read.next_poll(now)),
-            Some(Ok(read)) => read,
-            // A large zone takes longer than that.
-            Some(Err(ReadError::TimedOut(_))) => return Some(now + READ_TIMEOUT),
-            Some(Err(error)) => (Vec::new(), Err(Failed::File(error.into()))),
+        let (spec, known) = (&self.spec, &mut *state);
+        let polled = known.poller.poll(&spec.file, interval, now, || {
+            let (spec, seen) = (spec.clone(), known.seen.clone());
+            move || read_zone(&spec.origin, &spec.file, spec.by_mtime, &seen)
+        });
+        let (seen, loaded) = match polled {
+            Polled::Wait(next) => return Some(next),
+            Polled::Read(Ok(read)) => read,
+            Polled::Read(Err(error)) => (Vec::new(), Err(Failed::File(error.into()))),
         };
-        state.next = Some(now + interval);
         match loaded {
             Ok(None) => {}
             Ok(Some(loaded)) => {
@@ -164,7 +139,7 @@ impl ZoneTable {
                 self.report(&mut state, &failed, logger);
             }
         }
-        state.next
+        Some(now + interval)
     }
 
     fn swap(&self, state: &mut State, loaded: Loaded, logger: &Logger) {
@@ -194,6 +169,3 @@ impl ZoneTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// Delay of the next check while the table is locked; the shortest interval of checks.
-const BUSY: Duration = Duration::from_millis(100);

@@ -71,9 +71,9 @@ struct State {
 }
 
 impl SourceSpec for HostsSpec {
-    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+    fn build(&self, context: &BuildContext<'_>) -> plugin::args::Result<Box<dyn Source>> {
         let table = context.reload_state.get::<HostsRegistry>().table(self);
-        Box::new(Hosts { table, scope: context.scope(&self.zones) })
+        Ok(Box::new(Hosts { table, scope: context.scope(&self.zones) }))
     }
 }
 

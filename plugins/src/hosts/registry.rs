@@ -1,14 +1,15 @@
 //! Registry of hosts tables: looked up by directive, counted, and checked when due.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use hostsfile::Table;
 use refresh::{Environment, RefreshPlan, RefreshedFile, RefreshedFiles};
 
-use super::{HostsSpec, HostsTable, State};
+use super::{HostsSpec, HostsTable};
+use crate::followed::Tables;
 use logging::Logger;
 use metrics::{Families, Metric};
 use plugin::Spec;
@@ -23,24 +24,25 @@ pub fn plans(spec: &Spec, environment: &Environment) -> Vec<RefreshPlan> {
 /// All hosts tables, by directive.
 #[derive(Default)]
 pub struct HostsRegistry {
-    tables: Mutex<Vec<Arc<HostsTable>>>,
+    tables: Tables<HostsTable>,
     /// The files with refreshed names.
     pub kept: Arc<RefreshedFiles>,
 }
 
 impl HostsRegistry {
-    /// Returns the table of a directive: the existing one, or a new one that has read its file.
+    /// Returns the table of a directive: the existing one, or a new one. Its file is read at the next
+    /// check.
     pub fn table(&self, spec: &HostsSpec) -> Arc<HostsTable> {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        // A table that no configuration uses is referenced by the registry alone.
-        tables.retain(|table| Arc::strong_count(table) > 1 || table.spec == *spec);
-        if let Some(table) = tables.iter().find(|table| table.spec == *spec) {
-            // CoreDNS reads every hosts file again when it reloads the Corefile.
-            let mut state = table.state();
-            (state.again, state.next_look) = (true, None);
-            drop(state);
-            return table.clone();
-        }
+        let table = self.tables.get(|table| table.spec == *spec, || self.new_table(spec));
+        // CoreDNS reads every hosts file again when it reloads the Corefile.
+        let mut state = table.state();
+        (state.again, state.next_look) = (true, None);
+        drop(state);
+        table
+    }
+
+    /// Makes a table with the entries of the Corefile.
+    fn new_table(&self, spec: &HostsSpec) -> HostsTable {
         let mut table = HostsTable {
             spec: spec.clone(),
             current: ArcSwap::from_pointee(Table::empty()),
@@ -48,14 +50,12 @@ impl HostsRegistry {
             modified_ms: AtomicU64::new(0),
             made: clock::now(),
             built_ns: AtomicU64::new(0),
-            state: Mutex::new(State { again: true, ..State::default() }),
+            state: Mutex::default(),
             kept: self.kept.clone(),
         };
         let (inline, _) = table.build(&[]);
         table.inline_entries = inline.entries();
         table.current.store(Arc::new(inline));
-        let table = Arc::new(table);
-        tables.push(table.clone());
         table
     }
 
@@ -70,9 +70,7 @@ impl HostsRegistry {
 
     /// Returns every table in use.
     pub fn all(&self) -> Vec<Arc<HostsTable>> {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        tables.retain(|table| Arc::strong_count(table) > 1);
-        tables.clone()
+        self.tables.held()
     }
 }
 

@@ -77,12 +77,12 @@ pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
 }
 
 impl SourceSpec for ExternalSpec {
-    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
-        Box::new(Services {
+    fn build(&self, context: &BuildContext<'_>) -> Result<Box<dyn Source>> {
+        Ok(Box::new(Services {
             external: External::new(self.rules.clone()),
             cluster: context.extensions.get(),
             fallthrough: self.fallthrough.clone(),
-        })
+        }))
     }
 }
 

@@ -48,7 +48,7 @@ impl SourceSpec for KubernetesSpec {
         &self.rules.zones
     }
 
-    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+    fn build(&self, context: &BuildContext<'_>) -> plugin::args::Result<Box<dyn Source>> {
         let rules = Rules { own: own_addresses(context.endpoints), ..self.rules.clone() };
         let cluster = context.reload_state.get::<ClusterRegistry>().cluster(self);
         let (index, responder) = (cluster.shared_index(), Responder::new(rules.clone()));
@@ -59,11 +59,8 @@ impl SourceSpec for KubernetesSpec {
             let paths = PodPaths::new(cluster.clone(), self.rules.zones.clone());
             let _ = context.extensions.get::<Arc<dyn SearchPaths>>().set(Arc::new(paths));
         }
-        Box::new(Kubernetes {
-            cluster,
-            responder: Responder::new(rules),
-            fallthrough: self.fallthrough.clone(),
-        })
+        let (responder, fallthrough) = (Responder::new(rules), self.fallthrough.clone());
+        Ok(Box::new(Kubernetes { cluster, responder, fallthrough }))
     }
 
     fn labels(&self, context: &BuildContext<'_>) -> Option<Arc<dyn Labels>> {

@@ -29,11 +29,11 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
 }
 
 impl SourceSpec for LoopSpec {
-    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+    fn build(&self, context: &BuildContext<'_>) -> Result<Box<dyn Source>> {
         let watch = Watch::new(context.zones.to_vec());
         // `forward` finds the watch here, and sends the probes to its upstreams.
         let _ = context.extensions.get().set(watch.clone());
-        Box::new(watch)
+        Ok(Box::new(watch))
     }
 }
 

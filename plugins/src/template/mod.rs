@@ -68,7 +68,7 @@ pub struct TemplateCounters {
 }
 
 impl SourceSpec for TemplateSpecs {
-    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+    fn build(&self, context: &BuildContext<'_>) -> plugin::args::Result<Box<dyn Source>> {
         // The counters outlive a reload.
         let registry = context.reload_state.get::<TemplateRegistry>();
         let one = |spec: &TemplateSpec| One {
@@ -80,7 +80,7 @@ impl SourceSpec for TemplateSpecs {
             size: context.hooks.size,
             spec: spec.clone(),
         };
-        Box::new(Templates { templates: self.templates.iter().map(one).collect() })
+        Ok(Box::new(Templates { templates: self.templates.iter().map(one).collect() }))
     }
 }
 

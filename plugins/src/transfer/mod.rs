@@ -71,8 +71,8 @@ fn read_rule(directive: &Directive, written: ParseContext<'_>) -> Result<Rule> {
 }
 
 impl SourceSpec for TransferSpec {
-    fn build(&self, _: &BuildContext<'_>) -> Box<dyn Source> {
-        Box::new(Permission(self.rules.clone()))
+    fn build(&self, _: &BuildContext<'_>) -> Result<Box<dyn Source>> {
+        Ok(Box::new(Permission(self.rules.clone())))
     }
 }
 

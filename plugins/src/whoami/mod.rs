@@ -22,8 +22,8 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
 }
 
 impl SourceSpec for Whoami {
-    fn build(&self, _: &BuildContext<'_>) -> Box<dyn Source> {
-        Box::new(*self)
+    fn build(&self, _: &BuildContext<'_>) -> Result<Box<dyn Source>> {
+        Ok(Box::new(*self))
     }
 }
 

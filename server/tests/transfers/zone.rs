@@ -37,8 +37,8 @@ impl Zones {
 }
 
 impl SourceSpec for Zones {
-    fn build(&self, _: &BuildContext<'_>) -> Box<dyn Source> {
-        Box::new(self.clone())
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Box<dyn Source>> {
+        Ok(Box::new(self.clone()))
     }
 }
 

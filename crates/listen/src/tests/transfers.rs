@@ -73,8 +73,8 @@ struct Later {
 }
 
 impl SourceSpec for Later {
-    fn build(&self, _: &BuildContext<'_>) -> Box<dyn Source> {
-        Box::new(self.clone())
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Box<dyn Source>> {
+        Ok(Box::new(self.clone()))
     }
 }
 
@@ -106,8 +106,8 @@ impl Messages for Looks {
 struct Endless;
 
 impl SourceSpec for Endless {
-    fn build(&self, _: &BuildContext<'_>) -> Box<dyn Source> {
-        Box::new(Self)
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Box<dyn Source>> {
+        Ok(Box::new(Self))
     }
 }
 

@@ -102,8 +102,8 @@ impl Dear {
 }
 
 impl SourceSpec for Dear {
-    fn build(&self, _: &BuildContext<'_>) -> Box<dyn Source> {
-        Box::new(self.clone())
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Box<dyn Source>> {
+        Ok(Box::new(self.clone()))
     }
 }
 
