@@ -1,6 +1,6 @@
-//! `localdns node`: a DNS server whose clients an upstream answers when the server dies. nftables
-//! rules redirect a query to that upstream if no local socket can receive it. While the server
-//! answers its own probes, it renews a lease that keeps queries local.
+//! `localdns node`: a DNS server with failover: when it dies, an upstream answers its clients.
+//! nftables rules redirect a query to that upstream if no local socket can receive it. While the
+//! server answers its own probes, it renews a lease that keeps queries local.
 //!
 //! ```text
 //! run     serve, and renew the lease of each address that answers probes

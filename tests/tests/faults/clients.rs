@@ -79,8 +79,8 @@ fn new_connection_is_closed_without_idle() {
             eventually("a connection that is closed at once", Duration::from_secs(4), || {
                 let mut new = Connection::open(at, Duration::from_millis(500)).ok()?;
                 let closed = new.is_closed_by_peer();
-                // The new connection stays open: for it the server closed another one, whose query it had
-                // not read. A query keeps the new one busy as well.
+                // The server kept the new connection and closed an older one with an unread query. Send a
+                // query, so that the new connection is busy, too.
                 if !closed && new.send(&hang).is_ok() {
                     crowd.push(new);
                 }
