@@ -26,7 +26,7 @@ pub(crate) fn write(
     zone.answer(query, Limits { octets, all_of_any: context.proto == Proto::Tcp }, reply)
 }
 
-/// Returns the result of the lookup, once [`write`] has written the answer.
+/// Returns the result of the lookup, once [`write()`] has written the answer.
 pub(crate) fn lookup(plugin: &'static str, answered: Result<Answered, Loop>) -> Lookup {
     match answered {
         Ok(Answered::Outside) => Lookup::FollowLast,
