@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, openat, renameat_with};
 
 use super::{WriteError, WriteStep, directory_of, has_content};
 
@@ -127,21 +127,27 @@ impl TempFile {
 
     /// Exchanges the files again, to restore content that another program wrote. A file that
     /// another program has renamed onto the target since is kept.
+    ///
+    /// Each file that was put back stays open until the next exchange: a file system may give the
+    /// inode number of a removed file to the next one, which would then look like the file that
+    /// was put back.
     fn put_back(&self) -> Result<(), WriteError> {
-        let identity = |path: &Path| fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()));
         let failed = || WriteStep::Replace.at(&self.target);
-        let mut own = self.file.metadata().map(|own| (own.dev(), own.ino())).map_err(failed())?;
+        let mut placed = self.file.try_clone().map_err(failed())?;
         for _ in 0..EXCHANGES {
-            let restored = identity(&self.path).map_err(failed())?;
+            let restored = openat(CWD, &self.path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty());
+            let restored = File::from(restored.map_err(|error| failed()(error.into()))?);
             match self.rename(RenameFlags::EXCHANGE) {
                 // The target was removed: it stays removed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 exchanged => exchanged.map_err(failed())?,
             }
-            if identity(&self.path).map_err(failed())? == own {
+            let taken = fs::symlink_metadata(&self.path).map_err(failed())?;
+            let known = placed.metadata().map_err(failed())?;
+            if (taken.dev(), taken.ino()) == (known.dev(), known.ino()) {
                 return Ok(());
             }
-            own = restored;
+            placed = restored;
         }
         Err(WriteError::Changing(self.target.clone()))
     }
@@ -215,4 +221,4 @@ pub(super) const NEW: &str = ".localdns.new";
 const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Maximum number of exchanges while other programs replace the target during the restore.
-const EXCHANGES: usize = 10;
+const EXCHANGES: usize = 100;
