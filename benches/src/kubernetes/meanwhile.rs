@@ -10,8 +10,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use data_encoding::BASE64;
 use serde_json::{Value, json};
 use wire::Rcode;
 
@@ -151,16 +150,16 @@ fn moved(octets: &[u8], state: State) -> Vec<u8> {
 fn range(key: &str, end: Option<&str>) -> Result<Vec<Pair>> {
     let (mut all, mut from) = (Vec::new(), key.as_bytes().to_vec());
     loop {
-        let mut body = json!({"key": STANDARD.encode(&from), "limit": PAGE.to_string()});
+        let mut body = json!({"key": BASE64.encode(&from), "limit": PAGE.to_string()});
         if let Some(end) = end {
-            body["range_end"] = STANDARD.encode(end).into();
+            body["range_end"] = BASE64.encode(end.as_bytes()).into();
         }
         let reply = call("range", &body)?;
         // The field is missing if there are no objects.
         let page = reply["kvs"].as_array().map(Vec::as_slice).unwrap_or_default();
         for pair in page {
             let [key, octets] =
-                ["key", "value"].map(|field| STANDARD.decode(pair[field].as_str().unwrap_or_default()));
+                ["key", "value"].map(|field| BASE64.decode(pair[field].as_str().unwrap_or_default().as_bytes()));
             all.push((String::from_utf8(key?)?, octets?));
         }
         match all.last() {
@@ -172,7 +171,7 @@ fn range(key: &str, end: Option<&str>) -> Result<Vec<Pair>> {
 
 fn put(pairs: &[Pair]) -> Result<()> {
     for some in pairs.chunks(AT_ONCE) {
-        let one = |(key, octets): &Pair| json!({"request_put": {"key": STANDARD.encode(key), "value": STANDARD.encode(octets)}});
+        let one = |(key, octets): &Pair| json!({"request_put": {"key": BASE64.encode(key.as_bytes()), "value": BASE64.encode(octets)}});
         let puts: Vec<Value> = some.iter().map(one).collect();
         let reply = call("txn", &json!({ "success": puts }))?;
         ensure!(reply["succeeded"] == true, "etcd: {reply}");
@@ -181,14 +180,14 @@ fn put(pairs: &[Pair]) -> Result<()> {
 }
 
 fn delete(key: &str) -> Result<()> {
-    let reply = call("deleterange", &json!({"key": STANDARD.encode(key)}))?;
+    let reply = call("deleterange", &json!({"key": BASE64.encode(key.as_bytes())}))?;
     ensure!(reply["deleted"] == "1", "{key}: {reply}");
     Ok(())
 }
 
 /// Compacts etcd to its current revision.
 fn compact() -> Result<()> {
-    let reply = call("range", &json!({"key": STANDARD.encode("/")}))?;
+    let reply = call("range", &json!({"key": BASE64.encode(b"/")}))?;
     let revision = reply["header"]["revision"].as_str().context("each reply has the revision")?;
     call("compaction", &json!({"revision": revision, "physical": true})).map(drop)
 }

@@ -3,8 +3,7 @@
 
 use std::sync::LazyLock;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use data_encoding::BASE64;
 use hyper::header::HeaderValue;
 use sha2::{Digest as _, Sha256};
 
@@ -30,5 +29,5 @@ fn hash_of(element: &str) -> String {
         .split_once(&format!("<{element}>"))
         .and_then(|(_, rest)| rest.split_once(&format!("</{element}>")));
     let inside = inside.map_or("", |(inside, _)| inside);
-    format!("sha256-{}", STANDARD.encode(Sha256::digest(inside)))
+    format!("sha256-{}", BASE64.encode(&Sha256::digest(inside)))
 }

@@ -1,7 +1,6 @@
 //! Selects the Corefile in the environment file of AKS LocalDNS. Works on text, opens no file.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use data_encoding::BASE64;
 
 /// Why an environment file has no Corefile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +16,7 @@ pub enum VariantError {
         /// The key.
         key: &'static str,
         /// The decoding error.
-        error: base64::DecodeError,
+        error: data_encoding::DecodeError,
     },
     /// The value is a Corefile without a server block, for example because only its first line was
     /// read.
@@ -45,7 +44,7 @@ pub fn corefile_of(text: &str, hosts_file_is_there: bool) -> Result<(&'static st
     let mut found = keys.into_iter().flatten().filter_map(|key| Some((key, value(text, key)?)));
     let (key, encoded) = found.find(|(_, value)| !value.is_empty()).ok_or(VariantError::None)?;
     let encoded: String = encoded.split_ascii_whitespace().collect();
-    let decoded = STANDARD.decode(encoded).map_err(|error| VariantError::Encoding { key, error })?;
+    let decoded = BASE64.decode(encoded.as_bytes()).map_err(|error| VariantError::Encoding { key, error })?;
     match decoded.trim_ascii().is_empty() {
         true => Err(VariantError::Empty { key }),
         false => Ok((key, decoded)),

@@ -58,43 +58,19 @@ impl Schema {
     }
 }
 
-/// Returns the name of `known` that is most similar to `name`: at most two edits and fewer than
-/// half of the letters, case ignored.
+/// Returns the name of `known` that is most similar to `name`: at most two edits (a swap of
+/// neighbours is one) and fewer than half of the letters, case ignored.
 pub(crate) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<String> {
     let name = fold(name)?;
     known
-        .filter_map(|candidate| Some((distance(&name, &fold(candidate)?), candidate)))
-        .filter(|(distance, _)| *distance <= 2 && distance * 2 < name.len())
+        .filter_map(|candidate| Some((strsim::osa_distance(&name, &fold(candidate)?), candidate)))
+        .filter(|(distance, _)| *distance <= 2 && distance * 2 < name.chars().count())
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate.to_owned())
 }
 
-fn fold(name: &str) -> Option<Vec<char>> {
-    (name.len() <= LONGEST_COMPARED).then(|| name.to_lowercase().chars().collect())
-}
-
-/// Returns the number of edits between two words; swapping two neighbours counts as one.
-fn distance(left: &[char], right: &[char]) -> usize {
-    let mut before: Vec<usize> = Vec::new();
-    let mut above: Vec<usize> = (0..=right.len()).collect();
-    for row in 1..=left.len() {
-        let mut here = vec![row];
-        for column in 1..=right.len() {
-            let same = left[row - 1] == right[column - 1];
-            let mut best =
-                (above[column] + 1).min(here[column - 1] + 1).min(above[column - 1] + usize::from(!same));
-            let swapped = row > 1
-                && column > 1
-                && left[row - 1] == right[column - 2]
-                && left[row - 2] == right[column - 1];
-            if swapped {
-                best = best.min(before[column - 2] + 1);
-            }
-            here.push(best);
-        }
-        before = std::mem::replace(&mut above, here);
-    }
-    above[right.len()]
+fn fold(name: &str) -> Option<String> {
+    (name.len() <= LONGEST_COMPARED).then(|| name.to_lowercase())
 }
 
 /// Maximum bytes of a name to compare: the cost is quadratic.
