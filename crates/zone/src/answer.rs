@@ -3,8 +3,9 @@
 use wire::{Flags, Malformed, Name, Query, RType, Rcode, Reply, ReplyWriter, Section};
 
 use crate::Zone;
-use crate::find::Exists;
+use crate::find::{Absent, Exists, Missing};
 use crate::key::Key;
+use crate::nsec3::{Hash, owner_label};
 use crate::records::RrSet;
 
 /// What was written.
@@ -82,9 +83,9 @@ pub(crate) struct Answer<'z, 'r> {
     /// A record exceeds the limit: nothing is written behind it.
     is_full: bool,
     /// For each answer from a wildcard the node before the name: no name between it and the next is
-    /// closer than the wildcard (RFC 4035, section 3.1.3.3).
-    closest: Nodes,
-    /// Nodes of the NSEC records in the reply.
+    /// closer than the wildcard (RFC 4035, section 3.1.3.3). In a zone with NSEC3 an index in the chain.
+    pub(crate) closest: Nodes,
+    /// Nodes of the NSEC records in the reply, or indices of NSEC3 records in the chain.
     pub(crate) denied: Nodes,
 }
 
@@ -146,31 +147,33 @@ impl Answer<'_, '_> {
                     continue;
                 }
             }
-            let (node, is_wildcard) = match found.place {
-                Exists::Node(node) => (node, false),
+            let (node, missing) = match found.place {
+                Exists::Node(node) => (node, None),
                 Exists::Empty => {
-                    self.denial(None, Some(found.before));
+                    self.denial(Absent::Type { name: key.as_bytes(), node: found.before });
                     return Ok(Answered::EmptyNonTerminal);
                 }
                 Exists::No { encloser } => {
+                    let missing = Missing { name: key.as_bytes(), encloser, before: found.before };
                     let wildcard = Key::child(&key.as_bytes()[..encloser], b"*");
                     let wildcard = zone.find(wildcard.as_bytes());
                     match wildcard.place {
-                        Exists::Node(node) => (node, true),
+                        Exists::Node(node) => (node, Some(missing)),
                         Exists::Empty => {
-                            self.denial(Some(found.before), Some(wildcard.before));
+                            self.used_wildcard(missing);
+                            self.denial(Absent::WildcardType { name: missing, node: wildcard.before });
                             return Ok(Answered::NoData);
                         }
                         Exists::No { .. } => {
                             *rcode = Rcode::NXDOMAIN;
-                            self.denial(Some(found.before), Some(wildcard.before));
+                            self.denial(Absent::Name { name: missing, wildcard_before: wildcard.before });
                             return Ok(Answered::NameError);
                         }
                     }
                 }
             };
-            if is_wildcard {
-                self.closest.insert(found.before);
+            if let Some(missing) = missing {
+                self.used_wildcard(missing);
             }
             if let Some(alias) = zone.set(node, RType::CNAME).filter(|_| follows(rtype, node)) {
                 self.set(Section::Answer, name.as_wire(), node, alias);
@@ -181,14 +184,18 @@ impl Answer<'_, '_> {
                 }
                 continue;
             }
-            return Ok(self.records(&name, rtype, node));
+            let absent = match missing {
+                Some(name) => Absent::WildcardType { name, node },
+                None => Absent::Type { name: key.as_bytes(), node },
+            };
+            return Ok(self.records(&name, rtype, node, absent));
         }
         self.name_servers();
         Ok(Answered::Records)
     }
 
-    /// The records of a type at a name, or NODATA.
-    fn records(&mut self, name: &Name, rtype: RType, node: usize) -> Answered {
+    /// Writes the records of a type at a name, or NODATA with the proof of `absent`.
+    fn records(&mut self, name: &Name, rtype: RType, node: usize, absent: Absent<'_>) -> Answered {
         let zone = self.zone;
         let owner = name.as_wire();
         let before = self.out.counts()[0];
@@ -210,7 +217,7 @@ impl Answer<'_, '_> {
             }
         }
         if self.out.counts()[0] == before && !self.is_full {
-            self.denial(None, Some(node));
+            self.denial(absent);
             return Answered::NoData;
         }
         let set = zone.set(node, rtype);
@@ -250,7 +257,7 @@ impl Answer<'_, '_> {
         if self.signed {
             match zone.set(cut, RType::DS) {
                 Some(keys) => self.set(Section::Authority, owner.as_wire(), cut, keys),
-                None => self.nsec(cut),
+                None => self.proof(Absent::Type { name: zone.key(cut), node: cut }),
             }
         }
         self.no_closer_names();
@@ -286,7 +293,7 @@ impl Answer<'_, '_> {
     pub(crate) fn no_closer_names(&mut self) {
         if self.signed {
             let Nodes { len, all } = self.closest;
-            all[..len].iter().for_each(|&node| self.nsec(node));
+            all[..len].iter().for_each(|&node| self.denier(node));
         }
     }
 
@@ -336,7 +343,7 @@ impl Answer<'_, '_> {
         }
     }
 
-    fn plain_set(&mut self, section: Section, owner: &[u8], set: RrSet<'_>) {
+    pub(crate) fn plain_set(&mut self, section: Section, owner: &[u8], set: RrSet<'_>) {
         for data in set.records() {
             self.push(section, owner, set.rtype, set.ttl, data);
         }
@@ -375,7 +382,17 @@ impl Owner {
 
     /// Becomes the name of this node.
     pub(crate) fn set_to(&mut self, zone: &Zone, node: usize) {
-        let key = zone.key(node);
+        self.set_to_key(zone, zone.key(node));
+    }
+
+    /// Becomes the owner of an NSEC3 record.
+    pub(crate) fn set_to_hash(&mut self, zone: &Zone, hash: &Hash) {
+        self.len = 0;
+        owner_label(hash).iter().chain(zone.origin.as_wire()).for_each(|&byte| self.push(byte));
+    }
+
+    /// Becomes the name of this key.
+    pub(crate) fn set_to_key(&mut self, zone: &Zone, key: &[u8]) {
         self.len = 0;
         for label in key.rsplit(|&byte| byte == 0).filter(|label| !label.is_empty()) {
             let start = self.len;
@@ -393,6 +410,13 @@ impl Owner {
 
     pub(crate) fn as_wire(&self) -> &[u8] {
         &self.octets[..self.len]
+    }
+
+    /// The name in lower case.
+    pub(crate) fn lower_case(&mut self) -> &[u8] {
+        let octets = &mut self.octets[..self.len];
+        octets.make_ascii_lowercase();
+        octets
     }
 
     fn push(&mut self, byte: u8) {

@@ -7,6 +7,7 @@ use wire::{Name, RType};
 
 use crate::key::{self, Key};
 use crate::limits::MOST_BYTES;
+use crate::nsec3::{Hash, HashedOwner, Nsec3s, Parameters};
 use crate::records::{self, HEADER, RrSet};
 use crate::{NO_CUT, Node, Warning, Zone};
 
@@ -26,13 +27,24 @@ pub(crate) struct Builder {
     origin: Name,
     files: Vec<String>,
     records: Vec<Raw>,
+    /// NSEC3 records and their RRSIG records; their keys are hashes.
+    nsec3s: Vec<Raw>,
     /// Keys and data of the records.
     octets: Vec<u8>,
     warnings: Vec<Warning>,
     warning_count: usize,
 }
 
-/// A record as read; 32 bytes.
+/// What the owner of a record is.
+#[derive(Clone, Copy)]
+pub(crate) enum RawOwner<'k> {
+    /// A name of the zone.
+    Name(&'k Key),
+    /// The hash of an NSEC3 record.
+    Hash(&'k Hash),
+}
+
+/// A record as read; at most 40 bytes.
 struct Raw {
     /// The beginning of its key: most comparisons look no further.
     prefix: u64,
@@ -54,6 +66,7 @@ impl Builder {
             origin,
             files: Vec::new(),
             records: Vec::new(),
+            nsec3s: Vec::new(),
             octets: Vec::new(),
             warnings: Vec::new(),
             warning_count: 0,
@@ -74,14 +87,17 @@ impl Builder {
     /// Adds a record; `Break` if it would exceed [`MOST_BYTES`].
     pub(crate) fn push(
         &mut self,
-        key: &Key,
+        owner: RawOwner<'_>,
         rtype: RType,
         ttl: u32,
         data: &[u8],
         (file, line): (u16, u32),
     ) -> ControlFlow<()> {
-        let key = key.as_bytes();
-        let (key_at, key_len) = match self.records.last() {
+        let (key, others) = match owner {
+            RawOwner::Name(key) => (key.as_bytes(), &self.records),
+            RawOwner::Hash(hash) => (&hash[..], &self.nsec3s),
+        };
+        let (key_at, key_len) = match others.last() {
             Some(last) if self.key(last) == key => (last.key_at, last.key_len),
             _ => {
                 self.octets.extend_from_slice(key);
@@ -90,7 +106,7 @@ impl Builder {
         };
         let data_at = self.octets.len() as u32;
         self.octets.extend_from_slice(data);
-        if self.octets.len() + (self.records.len() + 1) * size_of::<Raw>() > MOST_BYTES {
+        if self.octets.len() + (self.records.len() + self.nsec3s.len() + 1) * size_of::<Raw>() > MOST_BYTES {
             return ControlFlow::Break(());
         }
         let mut prefix = [0; 8];
@@ -102,18 +118,11 @@ impl Builder {
         };
         let data_len = data.len() as u16;
         let prefix = u64::from_be_bytes(prefix);
-        self.records.push(Raw {
-            prefix,
-            key_at,
-            key_len,
-            rtype,
-            covered,
-            data_len,
-            data_at,
-            ttl,
-            line,
-            file,
-        });
+        let records = match owner {
+            RawOwner::Name(_) => &mut self.records,
+            RawOwner::Hash(_) => &mut self.nsec3s,
+        };
+        records.push(Raw { prefix, key_at, key_len, rtype, covered, data_len, data_at, ttl, line, file });
         ControlFlow::Continue(())
     }
 
@@ -137,11 +146,7 @@ impl Builder {
     /// The zone; it has a SOA record.
     pub(crate) fn finish(mut self) -> Loaded {
         let mut records = std::mem::take(&mut self.records);
-        records.sort_unstable_by(|one, other| {
-            let by_name = one.prefix.cmp(&other.prefix).then_with(|| self.key(one).cmp(self.key(other)));
-            let by_type = |raw: &Raw| (raw.rtype, raw.covered, raw.data_at);
-            by_name.then_with(|| by_type(one).cmp(&by_type(other)))
-        });
+        self.sort(&mut records);
         let (mut keys, mut data, mut nodes, mut count) = (Vec::new(), Vec::new(), Vec::<Node>::new(), 0);
         let (mut warnings, mut warning_count) = (Vec::new(), 0);
         // The nodes from the apex to the last one, with the ends of their keys.
@@ -173,6 +178,9 @@ impl Builder {
             }
             count += self.write(own, &mut data);
         }
+        let apex = records.iter().take_while(|raw| raw.key_len == 0);
+        let nsec3s = self.nsec3s(apex.filter(|raw| raw.rtype == RType::NSEC3PARAM));
+        count += nsec3s.1;
         warning_count += self.warning_count;
         warnings.iter().for_each(|(owner, why, place)| self.warn(owner, why, *place));
         let mut zone = Zone {
@@ -183,11 +191,54 @@ impl Builder {
             serial: 0,
             count,
             has_nsec: false,
+            nsec3s: nsec3s.0,
         };
         let numbers = zone.soa().1.iter().rev().skip(16).take(4).rev();
         zone.serial = numbers.fold(0, |serial, &byte| serial << 8 | u32::from(byte));
         zone.has_nsec = zone.set(0, RType::NSEC).is_some();
         Loaded { zone, warnings: self.warnings, warning_count }
+    }
+
+    /// Sorts records by owner and type, in the order of the file within an RRset.
+    fn sort(&self, records: &mut [Raw]) {
+        records.sort_unstable_by(|one, other| {
+            let by_name = one.prefix.cmp(&other.prefix).then_with(|| self.key(one).cmp(self.key(other)));
+            let by_type = |raw: &Raw| (raw.rtype, raw.covered, raw.data_at);
+            by_name.then_with(|| by_type(one).cmp(&by_type(other)))
+        });
+    }
+
+    /// Returns the NSEC3 records, and the number of records. The chain that denies names is that of
+    /// the zone's first NSEC3PARAM record without flags (RFC 5155, section 4.1.2).
+    fn nsec3s<'r>(&mut self, parameters: impl Iterator<Item = &'r Raw>) -> (Nsec3s, usize) {
+        let mut records = std::mem::take(&mut self.nsec3s);
+        self.sort(&mut records);
+        let read = |raw: &Raw| Parameters::read(self.data(raw)).ok();
+        let mut active = parameters.filter(|raw| self.data(raw).get(1) == Some(&0));
+        let active = active.find_map(read);
+        let is_active = |own: &[Raw]| {
+            active.is_some() && own.iter().any(|raw| raw.rtype == RType::NSEC3 && read(raw) == active)
+        };
+        let (mut owners, mut chain, mut data, mut count) = (Vec::new(), 0, Vec::new(), 0);
+        for of_chain in [true, false] {
+            let all = records.chunk_by(|one, next| self.key(one) == self.key(next));
+            for own in all.filter(|own| is_active(own) == of_chain) {
+                let mut hash = Hash::default();
+                hash.copy_from_slice(self.key(&own[0]));
+                owners.push(HashedOwner { hash, data_at: data.len() as u32 });
+                count += self.write(own, &mut data);
+            }
+            if of_chain {
+                chain = owners.len();
+            }
+        }
+        let unused = records.first().filter(|_| chain == 0);
+        if let Some(Raw { file, line, .. }) = unused {
+            let (origin, place) = (self.origin, (*file, *line));
+            self.warn(origin.as_wire(), UNUSED_NSEC3, place);
+        }
+        let parameters = active.unwrap_or_default();
+        (Nsec3s { owners: owners.into(), chain, data: data.into(), parameters }, count)
     }
 
     /// A record of a name that is not served, or the lack of one, and why.
@@ -238,6 +289,8 @@ impl Builder {
     }
 }
 
+const UNUSED_NSEC3: &str =
+    "NSEC3 records deny no names: the zone has no NSEC3PARAM record with their parameters and without flags";
 const BESIDE_CNAME: &str =
     "the record is not served: the name has a CNAME, which stands alone (RFC 1034, section 3.6.2)";
 /// Warnings that are kept.

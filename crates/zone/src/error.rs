@@ -1,7 +1,7 @@
 use std::fmt;
 
 use thiserror::Error;
-use wire::{Name, RType};
+use wire::Name;
 
 /// A file that is no zone: where and why.
 #[derive(Debug, Error)]
@@ -59,9 +59,17 @@ pub enum Problem {
     /// Two SOA records that differ.
     #[error("a second SOA record that differs from the first; keep one")]
     SecondSoa,
-    /// NSEC3, which this version does not answer with.
-    #[error("{0} records are not supported; sign the zone with NSEC")]
-    Nsec3(RType),
+    /// An NSEC3 record whose owner is no hash.
+    #[error(
+        "the owner of the record is not a hash in base32hex directly below the zone's name; sign the zone again"
+    )]
+    NoHash,
+    /// A hash algorithm of NSEC3 other than SHA-1.
+    #[error("the hash algorithm is {0}, and only 1 (SHA-1) is defined; sign the zone again with 1")]
+    HashAlgorithm(u8),
+    /// Too many iterations of NSEC3.
+    #[error("{0} iterations are more than 150; sign the zone again with 0 (RFC 9276, section 3.1)")]
+    Iterations(u16),
     /// No SOA record.
     #[error("the file has no SOA record of the zone {0}; add one")]
     NoSoa(String),

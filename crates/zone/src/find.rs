@@ -27,6 +27,28 @@ pub(crate) enum Exists {
     },
 }
 
+/// What the zone does not have. Names are keys; nodes are those whose NSEC records prove it.
+#[derive(Clone, Copy)]
+pub(crate) enum Absent<'k> {
+    /// A type of a name that exists; the node is the name, or the one before an empty non-terminal.
+    Type { name: &'k [u8], node: usize },
+    /// A type of the wildcard that answers for a name that does not exist; the node is the wildcard,
+    /// or the one before it.
+    WildcardType { name: Missing<'k>, node: usize },
+    /// A name and its wildcard, with the nodes before them.
+    Name { name: Missing<'k>, wildcard_before: usize },
+}
+
+/// A name that does not exist.
+#[derive(Clone, Copy)]
+pub(crate) struct Missing<'k> {
+    pub(crate) name: &'k [u8],
+    /// The length of the key of its closest encloser (RFC 4592, section 3.3.1).
+    pub(crate) encloser: usize,
+    /// The last node before it.
+    pub(crate) before: usize,
+}
+
 impl Zone {
     /// Looks up a key.
     pub(crate) fn find(&self, key: &[u8]) -> Found {

@@ -81,5 +81,17 @@ pub(crate) fn common(one: &[u8], other: &[u8]) -> usize {
     one[..equal].iter().rposition(|&byte| byte == 0).map_or(0, |end| end + 1)
 }
 
+/// The length of the key of the name above this one; the apex has none above it.
+pub(crate) fn parent(key: &[u8]) -> usize {
+    let labels = key.split_last().map_or(&[][..], |(_, labels)| labels);
+    labels.iter().rposition(|&byte| byte == 0).map_or(0, |end| end + 1)
+}
+
+/// The key of the name that is one label below the first `above` bytes of this key, on the way to it.
+pub(crate) fn child_towards(key: &[u8], above: usize) -> &[u8] {
+    let end = key[above..].iter().position(|&byte| byte == 0);
+    &key[..end.map_or(key.len(), |end| above + end + 1)]
+}
+
 /// Every byte of a name escaped, and one byte more for each label but its length.
 const MOST: usize = 2 * wire::MAX_NAME + 2;

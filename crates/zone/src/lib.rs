@@ -19,9 +19,12 @@ mod find;
 mod key;
 mod limits;
 mod load;
+mod nsec3;
 mod records;
 
 use wire::Name;
+
+use nsec3::Nsec3s;
 
 pub use answer::{Answered, Limits, Loop};
 pub use build::Loaded;
@@ -32,8 +35,8 @@ pub use records::Place;
 
 /// A zone: all records of a file that belong to it.
 ///
-/// Takes 16 bytes for each name with records, 12 for each RRset, 2 for each record, and the names and
-/// data themselves; at most [`MOST_BYTES`].
+/// Takes 16 bytes for each name with records, 24 for each NSEC3 record, 12 for each RRset, 2 for each
+/// record, and the names and data themselves; at most [`MOST_BYTES`].
 #[derive(Debug)]
 pub struct Zone {
     origin: Name,
@@ -48,6 +51,7 @@ pub struct Zone {
     count: usize,
     /// Whether the apex has an NSEC record.
     has_nsec: bool,
+    nsec3s: Nsec3s,
 }
 
 /// A name with records; 16 bytes.
@@ -85,7 +89,7 @@ impl Zone {
 
     /// Bytes of memory outside of the struct.
     pub fn bytes(&self) -> usize {
-        self.keys.len() + self.data.len() + size_of_val(&*self.nodes)
+        self.keys.len() + self.data.len() + size_of_val(&*self.nodes) + self.nsec3s.bytes()
     }
 }
 

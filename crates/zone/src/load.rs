@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 use wire::{Class, Name, RType};
 use zonetext::{Item, Reader};
 
-use crate::build::Builder;
-use crate::build::Loaded;
+use crate::build::{Builder, Loaded, RawOwner};
 use crate::key::Key;
 use crate::limits::{MOST_DEPTH, MOST_TEXT};
+use crate::nsec3::{self, Parameters};
 use crate::{LoadError, Problem};
 
 /// The files of `$INCLUDE`.
@@ -98,8 +98,18 @@ impl Loading<'_> {
         if class != Class::IN {
             return Err(Problem::Class(class));
         }
+        let is_of_nsec3 = match rtype {
+            RType::NSEC3 => true,
+            RType::RRSIG => data.starts_with(&RType::NSEC3.0.to_be_bytes()),
+            _ => false,
+        };
         if matches!(rtype, RType::NSEC3 | RType::NSEC3PARAM) {
-            return Err(Problem::Nsec3(rtype));
+            Parameters::read(&data)?;
+        }
+        if is_of_nsec3 {
+            let hash = nsec3::hash_of(&owner, self.origin.as_wire()).ok_or(Problem::NoHash)?;
+            let pushed = self.builder.push(RawOwner::Hash(&hash), rtype, ttl, &data, (file, line));
+            return pushed.continue_value().ok_or(Problem::TooLarge);
         }
         if rtype == RType::SOA {
             let found = Name::from_wire(&owner).unwrap_or(Name::ROOT);
@@ -114,7 +124,7 @@ impl Loading<'_> {
             }
         }
         match Key::new(&owner, self.origin.as_wire()) {
-            Some(key) => self.builder.push(&key, rtype, ttl, &data, (file, line)),
+            Some(key) => self.builder.push(RawOwner::Name(&key), rtype, ttl, &data, (file, line)),
             None => {
                 self.builder.warn(&owner, OUTSIDE, (file, line));
                 ControlFlow::Continue(())

@@ -10,14 +10,14 @@ use crate::tests::{ask, name, zone};
 use crate::{Answered, NO_CUT, Zone};
 
 /// Labels of a name below example.org, from the left, and whether it is a delegation.
-type Owner = (Vec<&'static str>, bool);
+pub(crate) type Owner = (Vec<&'static str>, bool);
 
-fn owners() -> impl Strategy<Value = Vec<Owner>> {
+pub(crate) fn owners() -> impl Strategy<Value = Vec<Owner>> {
     let labels = prop::collection::vec(prop::sample::select(vec!["a", "b", "*", "B\\000", "c"]), 1..5);
     prop::collection::vec((labels, prop::bool::weighted(0.15)), 0..24)
 }
 
-fn full(labels: &[&str]) -> Name {
+pub(crate) fn full(labels: &[&str]) -> Name {
     name(&[labels, &["example", "org"]].concat().join("."))
 }
 
@@ -50,12 +50,17 @@ fn model(owners: &[Owner], asked: &Name) -> Answered {
     }
 }
 
-fn built(owners: &[Owner]) -> Zone {
+/// The zone's file.
+pub(crate) fn text(owners: &[Owner]) -> String {
     let mut text = "$TTL 5\n@ SOA b. c. 1 1 1 1 1\n@ NS b.\n".to_owned();
     for (labels, is_cut) in owners {
         text += &format!("{} {}\n", labels.join("."), if *is_cut { "NS b." } else { "A 192.0.2.1" });
     }
-    zone(&text)
+    text
+}
+
+fn built(owners: &[Owner]) -> Zone {
+    zone(&text(owners))
 }
 
 proptest! {

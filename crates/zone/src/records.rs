@@ -96,6 +96,19 @@ impl Zone {
             }
             record = 0;
         }
+        let first = node.saturating_sub(self.nodes.len());
+        for index in first..self.nsec3s.owners.len() {
+            owner.clear();
+            self.nsec3s.write_name(index, self.origin.as_wire(), &mut owner);
+            let sets = self.nsec3s.sets(index);
+            let records = sets.flat_map(|set| set.records().map(move |data| (set, data)));
+            for (at, (set, data)) in records.enumerate().skip(record) {
+                if !push(&owner, set.rtype, set.ttl, data) {
+                    return Some(Place { node: self.nodes.len() + index, record: at });
+                }
+            }
+            record = 0;
+        }
         None
     }
 

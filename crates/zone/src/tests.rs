@@ -347,7 +347,18 @@ fn errors_have_their_place() {
             "x 5 SOA b. c. 2 1 1 1 1",
             "2:1: the owner of the SOA record is x.example.org., and the zone is example.org.; write `@` for it, or name the zone in the directive",
         ),
-        ("x 5 NSEC3PARAM 1 0 0 -", "2:1: NSEC3PARAM records are not supported; sign the zone with NSEC"),
+        (
+            "x 5 NSEC3 1 0 0 - 2T7B4G4VSA5SMI47K61MV5BV1A22BOJR A",
+            "2:1: the owner of the record is not a hash in base32hex directly below the zone's name; sign the zone again",
+        ),
+        (
+            "@ 5 NSEC3PARAM 2 0 0 -",
+            "2:1: the hash algorithm is 2, and only 1 (SHA-1) is defined; sign the zone again with 1",
+        ),
+        (
+            "2T7B4G4VSA5SMI47K61MV5BV1A22BOJR 5 NSEC3 1 0 151 - 2T7B4G4VSA5SMI47K61MV5BV1A22BOJR A",
+            "2:1: 151 iterations are more than 150; sign the zone again with 0 (RFC 9276, section 3.1)",
+        ),
         (
             &long,
             "2:1: \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..\" is not a name: a label has more than 63 octets",
