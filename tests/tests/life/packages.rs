@@ -28,6 +28,8 @@ const HELD: &[&str] = &[
     "/usr/share/bash-completion/completions/localdns",
     "/usr/share/doc/localdns/README.md",
     "/usr/share/doc/localdns/LICENSE",
+    "/usr/share/doc/localdns/NOTICES",
+    "/usr/share/doc/localdns/localdns.cdx.json",
     "/usr/share/doc/localdns/docs/node.md",
     "/usr/share/doc/localdns/plugins/src/forward/README.md",
     "/usr/share/doc/localdns/deploy/monitoring/alerts.yaml",
@@ -82,11 +84,35 @@ fn package_contents() {
         run("dpkg-deb", &["-x", &deb, &word(place.path())]);
         let program = place.path().join("usr/bin/localdns");
         assert_eq!(fs::read(&program).expect("it is there")[18], machine, "{arch}");
+        supply_chain_is_described(&place.path().join("usr/share/doc/localdns"));
         let sum = run("sha256sum", &[&word(&program)]);
         let sum = sum.split(' ').next().expect("it has a sum");
         let held = run("rpm", &["-qp", "--qf", "[%{FILENAMES} %{FILEDIGESTS}\n]", &rpm]);
         assert_contains!(held, format!("/usr/bin/localdns {sum}\n"));
     }
+}
+
+/// The notices have the texts of crates' licences; the bill of materials names each crate once, with
+/// the hash of its archive and without paths of the machine that built it.
+fn supply_chain_is_described(documents: &Path) {
+    let read = |name: &str| fs::read_to_string(documents.join(name)).expect("it is there");
+    let (notices, bill) = (read("NOTICES"), read("localdns.cdx.json"));
+    assert_contains!(notices, "Copyright (c) 2016 Joseph Birr-Pixton");
+    let bill: Value = serde_json::from_str(&bill).expect("it is JSON");
+    assert_eq!((&bill["bomFormat"], &bill["specVersion"]), (&"CycloneDX".into(), &"1.5".into()));
+    let components = bill["components"].as_array().expect("it has components");
+    let has = |name: &str| components.iter().any(|one| one["name"] == name);
+    assert!(
+        has("tokio") && has("arc-swap") && has("clap") && has("prometheus") && !has("tempfile"),
+        "{bill}"
+    );
+    for one in components {
+        let hash = one["hashes"][0]["content"].as_str().unwrap_or_default();
+        assert_eq!(hash.len(), 64, "{one}");
+        let (name, version) = (one["name"].as_str().unwrap_or("?"), one["version"].as_str().unwrap_or("?"));
+        assert_contains!(notices, format!("\n{name} {version}, "));
+    }
+    assert!(!bill.to_string().contains(env!("CARGO_MANIFEST_DIR").trim_end_matches("/tests")), "{bill}");
 }
 
 /// Removal disables every unit that can be enabled.
@@ -228,6 +254,7 @@ fn image_has_one_layer_and_program() {
         assert_eq!(config["config"]["Entrypoint"], serde_json::json!(["/localdns"]));
         assert_eq!(manifest["layers"].as_array().map(Vec::len), Some(1));
         run("tar", &["-xzf", &text(&blob(&manifest["layers"][0])), "-C", &text(&root)]);
+        supply_chain_is_described(&root.join("usr/share/doc/localdns"));
         // For the pidfile of NodeLocal DNSCache's manifest.
         let mode = fs::metadata(root.join("tmp")).expect("it has a /tmp").permissions().mode();
         assert_eq!(mode & 0o7777, 0o1777);
