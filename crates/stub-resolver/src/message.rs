@@ -1,6 +1,6 @@
 //! Builds queries, and matches replies to them.
 
-use wire::{Class, Flags, HEADER, Name, RType, Rcode};
+use wire::{Class, Flags, HEADER, Name, RType};
 
 /// A query with one question and no record (RFC 1035, section 4.1); `flags` may have RD only.
 pub fn query(id: u16, flags: u16, name: &Name, rtype: RType, class: Class) -> Vec<u8> {
@@ -12,12 +12,6 @@ pub fn query(id: u16, flags: u16, name: &Name, rtype: RType, class: Class) -> Ve
     query.extend_from_slice(&rtype.0.to_be_bytes());
     query.extend_from_slice(&class.0.to_be_bytes());
     query
-}
-
-/// Adds our OPT to a query without one.
-pub(crate) fn add_edns(query: &mut Vec<u8>) {
-    query[HEADER - 1] = 1;
-    wire::write_opt(query, Rcode::NOERROR, false, &[]);
 }
 
 /// Whether this is a reply to `query`: same id and question. Servers that cannot parse a query may leave the question out.
@@ -39,7 +33,7 @@ pub fn is_reply(reply: &[u8], query: &[u8]) -> bool {
 }
 
 /// The question of a query made here.
-pub(crate) fn question(query: &[u8]) -> &[u8] {
+fn question(query: &[u8]) -> &[u8] {
     let end = Name::read_plain(query, HEADER).map_or(HEADER, |(_, end)| end + 4);
     query.get(HEADER..end).unwrap_or_default()
 }

@@ -2,73 +2,69 @@
 
 use std::net::IpAddr;
 
-use wire::{Answer, Class, Flags, HEADER, Name, RType, Rcode, Record, Records, Section};
+use hickory_proto::op::{DnsResponse, Message, OpCode, ResponseCode};
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use hickory_proto::serialize::binary::{BinDecodable as _, BinDecoder};
 
-use super::{Family, LookupError, MAX_ADDRESSES};
-use crate::message::question;
+use crate::outcome::{Family, LookupError, MAX_ADDRESSES};
 
-/// A reply with well-formed records only.
+/// A complete reply.
 pub(super) struct Reply {
-    octets: Vec<u8>,
-    /// The offset of the records.
-    start: usize,
-    counts: [u16; 3],
-    pub(super) rcode: Rcode,
+    message: Message,
+    pub(super) rcode: ResponseCode,
 }
 
 impl Reply {
     /// # Errors
-    /// [`LookupError::Truncated`], or a malformed reply.
-    pub(super) fn read(octets: Vec<u8>, query: &[u8]) -> Result<Self, LookupError> {
-        let question = question(query);
-        let mut answer = Answer::default();
-        answer.read(&octets, question).map_err(|_| LookupError::Unreadable)?;
-        if answer.flags.has(Flags::TC) {
-            return Err(LookupError::Truncated);
-        }
-        let number = |at| u16::from_be_bytes([octets[at], octets[at + 1]]);
-        let (start, counts) = match number(4) {
-            0 => (HEADER, [0; 3]),
-            _ => (HEADER + question.len(), [6, 8, 10].map(number)),
-        };
-        // NXDOMAIN must be for the name of the question.
-        if start == HEADER && answer.rcode == Rcode::NXDOMAIN {
+    /// [`LookupError::Truncated`], or a reply that is none to a query.
+    pub(super) fn read(response: DnsResponse) -> Result<Self, LookupError> {
+        let message = response.into_message();
+        if message.metadata.op_code != OpCode::Query {
             return Err(LookupError::Unreadable);
         }
-        Ok(Self { octets, start, counts, rcode: answer.rcode })
+        if message.metadata.truncation {
+            return Err(LookupError::Truncated);
+        }
+        let rcode = message.metadata.response_code;
+        // Servers that cannot parse a query may leave the question out. An answer or a denial must be for the name of the question.
+        let without_question = || {
+            let answers = matches!(rcode, ResponseCode::NoError | ResponseCode::NXDomain);
+            !answers && message.answers.is_empty() && message.authorities.is_empty()
+        };
+        if message.queries.is_empty() && !without_question() {
+            return Err(LookupError::Unreadable);
+        }
+        Ok(Self { message, rcode })
     }
 
     /// Whether the answer section is empty.
     pub(super) fn is_empty(&self) -> bool {
-        self.counts[0] == 0
+        self.message.answers.is_empty()
     }
 
     /// Whether the authority section has a record of this type.
-    pub(super) fn has_authority(&self, rtype: RType) -> bool {
-        self.records().any(|record| record.section == Section::Authority && record.rtype == rtype)
-    }
-
-    fn records(&self) -> impl Iterator<Item = Record> {
-        Records::new(&self.octets, self.start, self.counts).map_while(Result::ok)
+    pub(super) fn has_authority(&self, rtype: RecordType) -> bool {
+        self.message.authorities.iter().any(|record| record.record_type() == rtype)
     }
 
     /// The answer's records of this name.
-    fn answers_of(&self, name: &Name) -> impl Iterator<Item = Record> {
-        let of =
-            |record: &Record| Name::read(&self.octets, record.owner).is_ok_and(|(owner, _)| owner == *name);
-        self.records()
-            .filter(|record| record.section == Section::Answer && record.class == Class::IN)
-            .filter(of)
+    fn answers_of(&self, name: &Name) -> impl Iterator<Item = &Record> {
+        let of = |record: &&Record| record.dns_class == DNSClass::IN && record.name == *name;
+        self.message.answers.iter().filter(of)
     }
+}
 
-    fn address(&self, record: &Record, family: Family) -> Option<IpAddr> {
-        let data = record.data(&self.octets);
-        match (record.rtype, family) {
-            (RType::A, Family::Ipv4) => Some(<[u8; 4]>::try_from(data).ok()?.into()),
-            (RType::AAAA, Family::Ipv6) => Some(<[u8; 16]>::try_from(data).ok()?.into()),
-            _ => None,
-        }
+fn address(record: &Record, family: Family) -> Option<IpAddr> {
+    match (&record.data, family) {
+        (RData::A(address), Family::Ipv4) => Some(address.0.into()),
+        (RData::AAAA(address), Family::Ipv6) => Some(address.0.into()),
+        _ => None,
     }
+}
+
+/// The same name in hickory's form.
+pub(super) fn name(name: &wire::Name) -> Result<Name, LookupError> {
+    Name::read(&mut BinDecoder::new(name.as_wire())).map_err(|_| LookupError::Unreadable)
 }
 
 /// The state of a lookup: the current name in a chain of aliases.
@@ -89,7 +85,7 @@ impl Chain {
         loop {
             let own = || reply.answers_of(&self.name);
             let mut addresses: Vec<(IpAddr, u32)> =
-                own().filter_map(|record| Some((reply.address(&record, family)?, record.ttl))).collect();
+                own().filter_map(|record| Some((address(record, family)?, record.ttl))).collect();
             addresses.sort_unstable();
             addresses.dedup_by_key(|(address, _)| *address);
             addresses.truncate(MAX_ADDRESSES);
@@ -97,14 +93,15 @@ impl Chain {
                 self.ttl = addresses.iter().map(|(_, ttl)| seconds(*ttl)).fold(self.ttl, u32::min);
                 return Ok(Some(addresses.into_iter().map(|(address, _)| address).collect()));
             }
-            let Some(alias) = own().find(|record| record.rtype == RType::CNAME) else {
-                return Ok(None);
-            };
+            let alias = own().find_map(|record| match &record.data {
+                RData::CNAME(target) => Some((target.0.clone(), record.ttl)),
+                _ => None,
+            });
+            let Some((target, ttl)) = alias else { return Ok(None) };
             if !self.follows_aliases {
                 return Err(LookupError::Alias);
             }
-            let target = Name::read(&reply.octets, alias.data.start).map_err(|_| LookupError::Unreadable)?.0;
-            self.ttl = self.ttl.min(seconds(alias.ttl));
+            self.ttl = self.ttl.min(seconds(ttl));
             self.name = target;
             self.aliases += 1;
             if self.aliases > MAX_ALIASES {

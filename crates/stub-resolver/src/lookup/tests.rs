@@ -1,3 +1,4 @@
+use std::io;
 use std::sync::Mutex;
 
 use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
@@ -5,6 +6,7 @@ use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, SOA};
 use hickory_proto::rr::{DNSClass, Name as HickoryName, RData, Record};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
+use wire::Name;
 
 use super::*;
 
