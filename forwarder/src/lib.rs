@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`Forwarder`] is a state machine: it is given queries, replies and time, and polled for actions;
-//! one per worker, single-threaded. Its files import one way: stream_kind, error, pem, tls <
+//! one per worker, single-threaded. Its files import one way: stream_kind, error <
 //! upstream < policy, stanza < state_machine < streams < health. Workers share atomics in
 //! [`Upstream`] and [`Stanza`]. This crate must not know clients' sockets, the cache, the Corefile
 //! or a plugin: its caller stores the answer of a [`FlightResult`] and maps [`ForwardError`] to an
@@ -25,12 +25,10 @@ mod stanza;
 mod state_machine;
 mod stream_kind;
 mod streams;
-mod tls;
 mod upstream;
 mod upstream_names;
 
 pub use self::metrics::{Counter, StanzaMetrics, UpstreamMetrics, UpstreamProto};
-pub use self::tls::{TlsSettings, UpstreamTlsSpec};
 pub use error::{ExchangeError, ForwardError, SendError};
 pub use policy::{MAX_UPSTREAMS, Policy};
 pub use stanza::{ConnectionLimits, DEADLINE, MOST_STANZAS, Stanza, StanzaError, StanzaSpec, Stanzas};
@@ -40,5 +38,6 @@ pub use state_machine::{
 };
 pub use stream_kind::StreamKind;
 pub use streams::{Deliver, Streams};
+pub use tls::{TlsSettings, UpstreamTlsSpec};
 pub use upstream::{HealthCheck, ProbeRequest, ProbeRequests, Registry, Upstream, UpstreamPath};
 pub use upstream_names::{Addresses, ResolveError, resolve};

@@ -1,4 +1,5 @@
-//! TLS for both sides of a connection: certificate verifiers, the system's roots, PEM files.
+//! TLS for both sides of a connection: settings of a client, certificate verifiers, the system's roots,
+//! PEM files.
 //!
 //! `openssl req -x509` creates one certificate that is both an authority and the server's own.
 //! rustls refuses a CA certificate as an end entity; Go's TLS, and with it CoreDNS, accepts it. The
@@ -9,6 +10,7 @@
 //! tries all paths through them that their names allow: up to 200,000 steps, each of which reads
 //! all of them, which takes seconds. `MAX_INTERMEDIATES` take 1 ms.
 
+mod client;
 mod error;
 mod native_roots;
 pub mod pem;
@@ -27,6 +29,7 @@ use rustls::{
     SignatureScheme,
 };
 
+pub use client::{TlsSettings, UpstreamTlsSpec};
 pub use error::TlsError;
 pub use native_roots::{NativeRootsError, native_root_store, native_roots};
 

@@ -1,16 +1,18 @@
-//! Turns `tls` and `tls_servername` into settings for connections. The only crypto provider is
-//! ring.
+//! Turns `tls` and `tls_servername` into settings for connections to servers. The only crypto provider
+//! is ring.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use files::ShownPath;
 use rustls::ClientConfig;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
-use tls::{ServerVerifier, TlsError, native_root_store, pem};
+
+use crate::{ServerVerifier, TlsError, native_root_store, pem};
 
 /// `tls [CERT KEY] [CA]` and `tls_servername NAME`, or the name after an upstream's `%`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpstreamTlsSpec {
     /// The client certificate and its key, for upstreams that require one.
     pub client: Option<(ShownPath, ShownPath)>,
@@ -26,6 +28,7 @@ pub struct UpstreamTlsSpec {
 #[derive(Clone)]
 pub struct TlsSettings {
     config: Arc<ClientConfig>,
+    verifier: Arc<ServerVerifier>,
     server_name: Option<ServerName<'static>>,
     /// The contents of the files: certificate, key, roots; a digest of the system's roots where no
     /// file is named, so that a reload notices a change.
@@ -42,24 +45,19 @@ impl TlsSettings {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder =
             ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-        let builder = match &spec.authority {
+        let verifier = match &spec.authority {
             Some(path) => {
                 files[2] = pem::read(path)?;
                 let (named, roots) = (pem::certificates(path, &files[2])?, pem::roots(path, &files[2])?);
-                builder
-                    .dangerous()
-                    .with_custom_certificate_verifier(ServerVerifier::new(named, roots, provider)?)
+                ServerVerifier::new(named, roots, provider)?
             }
             None => {
                 let (roots, digest) = native_root_store()?;
                 files[2] = digest;
-                builder.dangerous().with_custom_certificate_verifier(ServerVerifier::new(
-                    Vec::new(),
-                    roots,
-                    provider,
-                )?)
+                ServerVerifier::new(Vec::new(), roots, provider)?
             }
         };
+        let builder = builder.dangerous().with_custom_certificate_verifier(verifier.clone());
         let config = match &spec.client {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
@@ -71,7 +69,7 @@ impl TlsSettings {
                 built.map_err(|error| TlsError::from_pair(certificate, key, error))?
             }
         };
-        let settings = Self { config: Arc::new(config), server_name: None, files: Arc::new(files) };
+        let settings = Self { config: Arc::new(config), verifier, server_name: None, files: Arc::new(files) };
         match &spec.server_name {
             Some(name) => settings.named(name),
             None => Ok(settings),
@@ -89,12 +87,24 @@ impl TlsSettings {
         Ok(Self { server_name: Some(server_name), ..self.clone() })
     }
 
-    pub(crate) fn config(&self) -> Arc<ClientConfig> {
+    /// Returns the settings of a connection.
+    pub fn config(&self) -> Arc<ClientConfig> {
         self.config.clone()
     }
 
-    /// Returns the name that the certificate of an upstream at `address` must have.
-    pub(crate) fn server_name_for(&self, address: IpAddr) -> ServerName<'static> {
+    /// Returns the settings of a connection whose server's certificate `verified` verifies in place of
+    /// the verifier that it receives.
+    pub fn config_with<V: ServerCertVerifier + 'static>(
+        &self,
+        verified: impl FnOnce(Arc<ServerVerifier>) -> V,
+    ) -> ClientConfig {
+        let mut config = ClientConfig::clone(&self.config);
+        config.dangerous().set_certificate_verifier(Arc::new(verified(self.verifier.clone())));
+        config
+    }
+
+    /// Returns the name that the certificate of a server at `address` must have.
+    pub fn server_name_for(&self, address: IpAddr) -> ServerName<'static> {
         self.server_name.clone().unwrap_or_else(|| ServerName::from(address))
     }
 }
