@@ -11,6 +11,7 @@
 //!   [`Persistent`] client keeps its connection.
 //! - [`Transports`] sends the same query over UDP, TCP and TLS.
 //! - [`Upstream`] answers over UDP, TCP or TLS as a closure decides, and records its queries.
+//! - [`EncryptedPeer`] answers over TLS, HTTPS and QUIC: hickory-server, an independent server.
 //! - [`Manager`] stands in for systemd: it receives READY, and stores descriptors for the next
 //!   process; [`Systemd`] is a real one, with the shipped units.
 //! - [`kube::Cluster`] is a real Kubernetes API without a cluster; [`kube::Api`] a scripted one.
@@ -28,6 +29,7 @@ mod clock;
 mod command;
 mod crowd;
 mod dns;
+mod encrypted;
 pub mod fixtures;
 mod flood;
 mod hang;
@@ -61,6 +63,7 @@ pub use clock::{eventually, now, steadily};
 pub use command::{output, signal};
 pub use crowd::Crowd;
 pub use dns::Dns;
+pub use encrypted::{Encrypted, EncryptedPeer, PeerReply};
 pub use flood::flood;
 pub use hang::Hang;
 pub use held::Held;

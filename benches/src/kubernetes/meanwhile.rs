@@ -158,8 +158,8 @@ fn range(key: &str, end: Option<&str>) -> Result<Vec<Pair>> {
         // The field is missing if there are no objects.
         let page = reply["kvs"].as_array().map(Vec::as_slice).unwrap_or_default();
         for pair in page {
-            let [key, octets] =
-                ["key", "value"].map(|field| BASE64.decode(pair[field].as_str().unwrap_or_default().as_bytes()));
+            let [key, octets] = ["key", "value"]
+                .map(|field| BASE64.decode(pair[field].as_str().unwrap_or_default().as_bytes()));
             all.push((String::from_utf8(key?)?, octets?));
         }
         match all.last() {

@@ -18,7 +18,8 @@ mod schedule;
 pub use address::{Refused, usable};
 pub use io::{
     DEFAULT_SOCKET, Environment, MAX_FILE, Once, RefreshPlan, RefreshSpec, RefreshedFile, RefreshedFiles,
-    Server, Shown, StatusSocket, Upstreams, collect, listen, once, plan, print, report,
+    Scheme, Server, ServerSyntax, Shown, StatusSocket, Upstreams, Via, WrittenServer, collect, listen, once,
+    plan, print, report,
 };
 pub use known_name::{KnownName, LookupFailure, Origin};
 pub use name_store::{Change, Clock, Families, NameStore, Round, Settings};

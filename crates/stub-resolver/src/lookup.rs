@@ -1,7 +1,6 @@
-//! Lookups: tries the servers in order, over UDP and then over TCP, until one gives an answer. Has no cache, uses no search list, and
-//! does not read /etc/hosts.
+//! Lookups: tries the servers in order, over UDP and then over TCP, or encrypted, until one gives an answer. Has no cache, uses no
+//! search list, and does not read /etc/hosts.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::connections::{CONCURRENT, Connections, Protocol, TRY};
 use crate::outcome::{Family, LookupError, LookupOutcome, Question};
+use crate::server::Server;
 use reply::{Chain, Reply};
 
 mod reply;
@@ -24,10 +24,16 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// A resolver of the first [`MAX_SERVERS`] servers. Make one for each round, since it keeps connections.
-    pub fn new(servers: &[SocketAddr]) -> Self {
-        let servers = servers.iter().take(MAX_SERVERS).map(|server| Connections::new(*server)).collect();
-        Self { servers, follows_aliases: true }
+    /// A resolver of the first [`MAX_SERVERS`] servers. It keeps a connection to each server that was asked over a stream: make one
+    /// for rounds that follow each other closely.
+    pub fn new<S: Clone + Into<Server>>(servers: &[S]) -> Self {
+        let servers = servers.iter().take(MAX_SERVERS).cloned().map(Into::into).map(Connections::new);
+        Self { servers: servers.collect(), follows_aliases: true }
+    }
+
+    /// Whether it asks these servers, with equal settings.
+    pub fn asks(&self, servers: &[Server]) -> bool {
+        self.servers.iter().map(|connections| &connections.server).eq(servers.iter().take(MAX_SERVERS))
     }
 
     /// Follows no alias: the lookup of one fails with [`LookupError::Alias`].
@@ -57,6 +63,7 @@ impl Resolver {
         mut on_result: impl FnMut((Question, LookupOutcome)),
     ) {
         let end = Instant::now() + within;
+        self.servers.iter().for_each(|server| server.silent.store(false, Relaxed));
         let mut tasks = JoinSet::new();
         for &question in questions {
             if tasks.len() >= CONCURRENT {
@@ -72,8 +79,8 @@ impl Resolver {
 
     /// Looks up one name, with 3 s for each server and protocol, or its share of `within` if that is less.
     ///
-    /// Returns the first answer, NXDOMAIN included. A server that fails is skipped, and tried over TCP once all servers were tried over
-    /// UDP. Takes at most `within`.
+    /// Returns the first answer, NXDOMAIN included. A server that fails is skipped; one that is asked over UDP is tried over TCP once
+    /// all servers were tried. Takes at most `within`.
     pub async fn lookup(&self, question: Question, within: Duration) -> LookupOutcome {
         let end = Instant::now() + within;
         let mut last = LookupError::NoServer;
@@ -84,25 +91,33 @@ impl Resolver {
         let mut over_tcp: Vec<&Connections> = Vec::new();
         let ask = |server, protocol, within| ask(server, protocol, question, self.follows_aliases, within);
         for (at, server) in order.iter().enumerate() {
-            let tries = (order.len() - at) + over_tcp.len() + (order.len() - at);
-            match ask(server, Protocol::Udp, share(end, tries)).await {
-                Err(LookupError::Truncated) => match ask(server, Protocol::Tcp, share(end, tries)).await {
-                    Ok(outcome) => return spoke(server, outcome),
-                    Err(error) => last = error,
-                },
+            let protocol = server.first_protocol();
+            // UDP and then TCP at each server that is left, and TCP at those that were silent over UDP.
+            let left = &order[at..];
+            let over_udp = left.iter().filter(|server| server.first_protocol() == Protocol::Udp).count();
+            let tries = left.len() + over_tcp.len() + over_udp;
+            match ask(server, protocol, share(end, tries)).await {
+                Err(LookupError::Truncated) if protocol == Protocol::Udp => {
+                    match ask(server, Protocol::Stream, share(end, tries)).await {
+                        Ok(outcome) => return spoke(server, outcome),
+                        Err(error) => last = error,
+                    }
+                }
                 Ok(outcome) => return spoke(server, outcome),
                 Err(error) => {
                     last = error;
                     if error.may_be_the_protocols() {
                         server.silent.store(true, Relaxed);
-                        over_tcp.push(server);
+                        if protocol == Protocol::Udp {
+                            over_tcp.push(server);
+                        }
                     }
                 }
             }
         }
         let waiting = over_tcp.len();
         for (at, server) in over_tcp.into_iter().enumerate() {
-            match ask(server, Protocol::Tcp, share(end, waiting - at)).await {
+            match ask(server, Protocol::Stream, share(end, waiting - at)).await {
                 Ok(outcome) => return spoke(server, outcome),
                 // The error of UDP is more specific than a timeout.
                 Err(LookupError::OutOfTime) => {}
@@ -116,7 +131,16 @@ impl Resolver {
 impl LookupError {
     /// Whether the same server may answer over another protocol.
     fn may_be_the_protocols(self) -> bool {
-        matches!(self, Self::Silent | Self::OutOfTime | Self::Io(_) | Self::Unreadable)
+        matches!(
+            self,
+            Self::Silent
+                | Self::OutOfTime
+                | Self::Io(_)
+                | Self::Unreadable
+                | Self::Certificate(_)
+                | Self::Handshake
+                | Self::Http
+        )
     }
 }
 

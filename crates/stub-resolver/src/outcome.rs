@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use thiserror::Error;
 use wire::{Name, Rcode};
 
+use crate::certificate::CertificateFault;
+
 /// The address family of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
@@ -87,6 +89,15 @@ pub enum LookupError {
     /// A truncated reply over TCP.
     #[error("the reply was cut off")]
     Truncated,
+    /// The server's certificate is refused.
+    #[error("the server's certificate {0}")]
+    Certificate(CertificateFault),
+    /// A TLS handshake that failed otherwise: no version, cipher suite or protocol in common, or the server wants a client certificate.
+    #[error("the TLS handshake failed")]
+    Handshake,
+    /// An HTTP reply with a status other than 2xx, or with another content type than application/dns-message.
+    #[error("the HTTP reply has no DNS message")]
+    Http,
     /// The kernel's error.
     #[error("cannot reach the server: {0}")]
     Io(io::ErrorKind),

@@ -16,7 +16,7 @@ pub fn command(flag: impl Fn(&'static str, &'static str) -> Arg, log_format: Arg
         .about("Keep the addresses of Kubernetes services in this node's /etc/hosts")
         .args_override_self(true)
         .after_help(
-            "Environment:\n  SERVICES        name.namespace.svc, separated by commas, spaces or newlines, at most 20\n  NAMESERVER      The cluster's DNS service: one or more addresses, each with an optional port; required\n  CLUSTER_DOMAIN  The cluster's domain [default: cluster.local]\n  SERVICE_CIDRS   Networks of service addresses; other addresses are ignored",
+            "Environment:\n  SERVICES        name.namespace.svc, separated by commas, spaces or newlines, at most 20\n  NAMESERVER      The cluster's DNS service: one or more addresses, each with an optional port,\n                  or tls://, https:// or quic:// before it; required\n  TLS_SERVERNAME  The name in the certificates of such servers [default: their address]\n  TLS_CA          File of the authorities of their certificates [default: the system's]\n  CLUSTER_DOMAIN  The cluster's domain [default: cluster.local]\n  SERVICE_CIDRS   Networks of service addresses; other addresses are ignored",
         )
         .arg(flag("once", "Do one round, and exit: code 0, or 1 if the file cannot be changed"))
         .arg(flag("remove", "Remove the managed lines from the file, and exit"))
@@ -47,6 +47,8 @@ impl Request {
             json: text("log-format").is_some_and(|format| format == "json"),
             services: env("SERVICES"),
             nameserver: env("NAMESERVER"),
+            tls_servername: env("TLS_SERVERNAME"),
+            tls_ca: env("TLS_CA"),
             cluster_domain: env("CLUSTER_DOMAIN"),
             service_cidrs: env("SERVICE_CIDRS"),
         }

@@ -103,7 +103,9 @@ struct NodeResolver {
     file: HostsFile,
     rules: Rules,
     services: Services,
-    servers: Vec<std::net::SocketAddr>,
+    via: refresh::Via,
+    /// With its connections, while rounds follow each other closely.
+    resolver: Option<Arc<Resolver>>,
     interval: Duration,
     metrics: Option<admin::AdminAddress>,
     counters: Arc<Counters>,
@@ -120,7 +122,8 @@ impl NodeResolver {
             file: settings.file,
             rules: settings.rules,
             services: settings.services,
-            servers: settings.servers,
+            via: settings.via,
+            resolver: None,
             interval: settings.interval,
             metrics: settings.metrics,
             counters: Arc::default(),
@@ -183,7 +186,7 @@ impl NodeResolver {
 
     /// Looks every service up once, and updates the hosts file.
     async fn round(&mut self) -> Result<(), RunError> {
-        let outcomes = self.look_up().await;
+        let outcomes = self.look_up().await?;
         self.counters.looked_up(&outcomes);
         let names = self.rules.names_of(self.services.names());
         let (mut before, mut plan_made) = (Vec::new(), WantedLines::default());
@@ -201,7 +204,7 @@ impl NodeResolver {
         Ok(())
     }
 
-    async fn look_up(&self) -> Outcomes {
+    async fn look_up(&mut self) -> Result<Outcomes, RunError> {
         let mut questions = Vec::new();
         let mut services = BTreeMap::new();
         for service in self.services.names() {
@@ -210,14 +213,22 @@ impl NodeResolver {
             services.insert(name.to_string(), service.clone());
             questions.extend([Family::Ipv4, Family::Ipv6].map(|family| Question { name, family }));
         }
-        let resolver = Arc::new(Resolver::new(&self.servers).without_aliases());
+        let resolver = self.resolver().await?;
         let outcomes = resolver.round(&questions, ROUND).await;
-        outcomes
-            .into_iter()
-            .filter_map(|(asked, outcome)| {
-                Some(((services.get(&asked.name.to_string())?.clone(), asked.family), outcome))
-            })
-            .collect()
+        self.resolver = Some(resolver).filter(|_| self.interval <= IDLE);
+        let of_services = outcomes.into_iter().filter_map(|(asked, outcome)| {
+            Some(((services.get(&asked.name.to_string())?.clone(), asked.family), outcome))
+        });
+        Ok(of_services.collect())
+    }
+
+    /// Returns the resolver of the last round, or another one if certificates have changed.
+    async fn resolver(&mut self) -> Result<Arc<Resolver>, RunError> {
+        let via = self.via.clone();
+        let loaded = spawn_blocking(move || via.load()).await.map_err(std::io::Error::other)?;
+        let servers = loaded.map_err(|error| SettingsError::Tls { variable: "TLS_CA", error })?;
+        let kept = self.resolver.take().filter(|resolver| resolver.asks(&servers));
+        Ok(kept.unwrap_or_else(|| Arc::new(Resolver::new(&servers).without_aliases())))
     }
 
     /// Reads the list of services after [`LOOK`].
@@ -310,6 +321,8 @@ impl Signals {
 pub const DEFAULT_MARKER: &str = "openshift-generated-node-resolver";
 /// Time limit of a round's lookups.
 const ROUND: Duration = Duration::from_secs(10);
+/// Connections are kept until the next round if the interval is no longer than this.
+const IDLE: Duration = Duration::from_secs(30);
 /// Interval of checks of the list of services.
 const LOOK: Duration = Duration::from_secs(5);
 /// Fraction of the interval over which nodes that started together are spread.

@@ -1,12 +1,13 @@
 //! Validates the settings from the environment and the flags.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use hostsfile::managed::{HostsFile, Marker, MarkerError};
 use ipnet::IpNet;
+use refresh::{ServerSyntax, Via, WrittenServer};
 use thiserror::Error;
+use tls::{TlsError, UpstreamTlsSpec};
 
 use super::reconcile::Rules;
 use super::services::{Services, ServicesError, VARIABLE, is_label};
@@ -33,8 +34,12 @@ pub struct Request {
     pub json: bool,
     /// `SERVICES`: names separated by commas, spaces and line feeds.
     pub services: Option<String>,
-    /// `NAMESERVER`: the cluster's DNS service, one or more addresses, each with an optional port.
+    /// `NAMESERVER`: the cluster's DNS service, one or more servers as in `refresh_via`.
     pub nameserver: Option<String>,
+    /// `TLS_SERVERNAME`: the name in the certificates of encrypted servers.
+    pub tls_servername: Option<String>,
+    /// `TLS_CA`: the file of their authorities; the system's if absent.
+    pub tls_ca: Option<String>,
     /// `CLUSTER_DOMAIN`; default `cluster.local`.
     pub cluster_domain: Option<String>,
     /// `SERVICE_CIDRS`: the networks of service addresses.
@@ -52,6 +57,28 @@ pub enum SettingsError {
         "NAMESERVER: {0:?} is not an IP address, with or without port, such as 10.96.0.10 or [fd00::a]:53"
     )]
     Nameserver(String),
+    /// A word of `NAMESERVER` with a scheme is not a server.
+    #[error("NAMESERVER: {word:?} is not {}", why.expected().replace("`tls_servername`", "TLS_SERVERNAME"))]
+    EncryptedNameserver {
+        /// The word.
+        word: String,
+        /// Why.
+        why: ServerSyntax,
+    },
+    /// A variable for encrypted servers, of which `NAMESERVER` has none.
+    #[error("{0} needs a server of tls://, https:// or quic:// in NAMESERVER")]
+    NoEncryptedNameserver(&'static str),
+    /// A name in `TLS_SERVERNAME` and one in `NAMESERVER`.
+    #[error("TLS_SERVERNAME and the name behind % in NAMESERVER exclude each other; keep one")]
+    TwoNames,
+    /// The authorities or the name cannot be used.
+    #[error("{variable}: {error}; {}", error.remedy())]
+    Tls {
+        /// The variable.
+        variable: &'static str,
+        /// Why.
+        error: TlsError,
+    },
     /// Too many words in `NAMESERVER`.
     #[error("NAMESERVER names more than {} servers", stub_resolver::MAX_SERVERS)]
     TooManyNameservers,
@@ -79,7 +106,7 @@ pub enum SettingsError {
 pub(crate) struct Settings {
     pub(crate) file: HostsFile,
     pub(crate) services: Services,
-    pub(crate) servers: Vec<SocketAddr>,
+    pub(crate) via: Via,
     pub(crate) rules: Rules,
     pub(crate) interval: Duration,
     pub(crate) metrics: Option<AdminAddress>,
@@ -95,7 +122,7 @@ impl Settings {
         Ok(Self {
             file: HostsFile::new(&request.hosts_file, marker(request)?),
             services,
-            servers: servers(request.nameserver.as_deref().unwrap_or_default())?,
+            via: via(request)?,
             rules: Rules {
                 domain: domain(request.cluster_domain.as_deref().unwrap_or_default())?,
                 networks: words(request.service_cidrs.as_deref().unwrap_or_default())
@@ -113,9 +140,45 @@ pub(crate) fn marker(request: &Request) -> Result<Marker, SettingsError> {
     Ok(Marker::new(&request.marker)?)
 }
 
-fn servers(text: &str) -> Result<Vec<SocketAddr>, SettingsError> {
-    let read =
-        |word: &str| node::socket_address(word, 53).ok_or_else(|| SettingsError::Nameserver(word.to_owned()));
+/// Returns the servers, with the settings of encrypted ones.
+fn via(request: &Request) -> Result<Via, SettingsError> {
+    let set = |variable: &Option<String>| variable.clone().filter(|text| !text.is_empty());
+    let (name, ca) = (set(&request.tls_servername), set(&request.tls_ca));
+    let servers = servers(request.nameserver.as_deref().unwrap_or_default(), name.is_some())?;
+    if name.is_some() && servers.iter().any(|server| server.server_name.is_some()) {
+        return Err(SettingsError::TwoNames);
+    }
+    if !servers.iter().any(WrittenServer::is_encrypted) {
+        let variable =
+            [("TLS_SERVERNAME", &name), ("TLS_CA", &ca)].into_iter().find(|(_, value)| value.is_some());
+        if let Some((variable, _)) = variable {
+            return Err(SettingsError::NoEncryptedNameserver(variable));
+        }
+    }
+    let tls =
+        UpstreamTlsSpec { client: None, authority: ca.map(|ca| PathBuf::from(ca).into()), server_name: name };
+    let via = Via { servers, tls };
+    // Rounds load them again.
+    match via.load() {
+        Ok(_) => Ok(via),
+        Err(error) => {
+            let variable = match error {
+                TlsError::ServerName(_) if via.tls.server_name.is_some() => "TLS_SERVERNAME",
+                TlsError::ServerName(_) => "NAMESERVER",
+                _ => "TLS_CA",
+            };
+            Err(SettingsError::Tls { variable, error })
+        }
+    }
+}
+
+fn servers(text: &str, named: bool) -> Result<Vec<WrittenServer>, SettingsError> {
+    let read = |word: &str| {
+        WrittenServer::parse(word, named).map_err(|why| match word.contains("://") {
+            true => SettingsError::EncryptedNameserver { word: word.to_owned(), why },
+            false => SettingsError::Nameserver(word.to_owned()),
+        })
+    };
     let servers = words(text).map(read).collect::<Result<Vec<_>, _>>()?;
     match servers.len() {
         0 => Err(SettingsError::NoNameserver),
@@ -149,6 +212,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddr;
 
     #[test]
     fn default_port_is_53() {
@@ -160,7 +224,8 @@ mod tests {
             ),
         ] {
             let want: Vec<SocketAddr> = want.iter().map(|text| text.parse().unwrap()).collect();
-            assert_eq!(servers(text).unwrap(), want);
+            let found: Vec<_> = servers(text, false).unwrap().iter().map(|server| server.address).collect();
+            assert_eq!(found, want);
         }
         for (text, expected) in [
             ("", "NAMESERVER is not set"),
@@ -169,8 +234,59 @@ mod tests {
             ("10.96.0.10 dns", "NAMESERVER: \"dns\" is not an IP address"),
             (&"192.0.2.1 ".repeat(16), "NAMESERVER names more than 15 servers"),
         ] {
-            let error = servers(text).unwrap_err().to_string();
+            let error = servers(text, false).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn encrypted_servers_and_their_variables() {
+        let with = |nameserver: &str, name: &str, ca: &str| {
+            via(&Request {
+                nameserver: Some(nameserver.to_owned()),
+                tls_servername: Some(name.to_owned()),
+                tls_ca: Some(ca.to_owned()),
+                ..request()
+            })
+        };
+        let servers = with("tls://10.96.0.10 quic://10.96.0.11:8853", "dns.example", "").unwrap().servers;
+        let shown: Vec<_> = servers.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["tls://10.96.0.10:853", "quic://10.96.0.11:8853"]);
+        for (nameserver, name, ca, expected) in [
+            ("10.96.0.10", "dns.example", "", "TLS_SERVERNAME needs a server of tls://, https:// or quic://"),
+            ("10.96.0.10", "", "/ca.pem", "TLS_CA needs a server of tls://, https:// or quic://"),
+            ("tls://10.96.0.10%a.example", "dns.example", "", "TLS_SERVERNAME and the name behind %"),
+            ("tls://10.96.0.10", "dns..example", "", "TLS_SERVERNAME: \"dns..example\" is not a server name"),
+            ("tls://10.96.0.10", "", "/nowhere/ca.pem", "TLS_CA: /nowhere/ca.pem: No such file"),
+            (
+                "tls://dns.example",
+                "",
+                "",
+                "NAMESERVER: \"tls://dns.example\" is not a server: its IP address",
+            ),
+        ] {
+            let error = with(nameserver, name, ca).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+            assert!(!error.contains("tls_servername"), "{error}");
+        }
+    }
+
+    fn request() -> Request {
+        Request {
+            once: false,
+            remove: false,
+            hosts_file: PathBuf::new(),
+            services_file: None,
+            marker: String::new(),
+            interval_seconds: 60,
+            metrics: None,
+            json: false,
+            services: None,
+            nameserver: None,
+            tls_servername: None,
+            tls_ca: None,
+            cluster_domain: None,
+            service_cidrs: None,
         }
     }
 

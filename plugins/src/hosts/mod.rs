@@ -15,9 +15,9 @@ use refresh::{MAX_FILE, RefreshedFile, RefreshedFiles};
 use wire::{Class, Flags, Query, RType, Reply};
 
 pub use self::registry::{HostsRegistry, plans};
-pub use self::setup::HostsSpec;
 use self::setup::PLUGIN;
 pub(crate) use self::setup::read;
+pub use self::setup::{HostsSpec, TlsWords};
 use clock::throttle;
 use logging::Logger;
 use metrics::counters::ThreadCounters;
@@ -72,6 +72,7 @@ struct State {
 
 impl SourceSpec for HostsSpec {
     fn build(&self, context: &BuildContext<'_>) -> plugin::args::Result<Box<dyn Source>> {
+        self.check_tls()?;
         let table = context.reload_state.get::<HostsRegistry>().table(self);
         Ok(Box::new(Hosts { table, scope: context.scope(&self.zones) }))
     }

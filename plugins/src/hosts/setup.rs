@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corefile::{Directive, Located};
+use corefile::{Directive, Located, Location, Word};
 use files::ShownPath;
-use refresh::Families;
-use refresh::RefreshSpec;
+use refresh::{Families, RefreshSpec, WrittenServer};
 use stub_resolver::MAX_SERVERS;
+use tls::TlsError;
 use wire::Name;
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
@@ -28,6 +28,8 @@ const PROPERTIES: &[&str] = &[
     "refresh_sinkhole",
     "refresh_via",
     "reload",
+    "tls",
+    "tls_servername",
     "ttl",
 ];
 
@@ -52,7 +54,28 @@ pub struct HostsSpec {
     pub inline: String,
     /// Selects the names of the file that are refreshed, and how.
     pub refresh: RefreshSpec,
+    /// The words whose content is checked when the configuration is built.
+    pub tls_at: TlsWords,
 }
+
+/// Locations of the words of `tls`, `tls_servername` and of encrypted servers. Two directives are equal wherever these are.
+#[derive(Debug, Clone, Default)]
+pub struct TlsWords {
+    files: Vec<(ShownPath, Location)>,
+    server_name: Option<Location>,
+    /// The first server that is encrypted.
+    server: Option<Location>,
+    /// The first server with a name behind `%`.
+    named_server: Option<Location>,
+}
+
+impl PartialEq for TlsWords {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for TlsWords {}
 
 impl HostsSpec {
     /// Returns the spec of the directive without properties.
@@ -67,7 +90,25 @@ impl HostsSpec {
             fallthrough_unsupported: false,
             inline: String::new(),
             refresh: RefreshSpec::default(),
+            tls_at: TlsWords::default(),
         }
+    }
+
+    /// Reads the certificates of encrypted servers, so that a Corefile without usable ones is refused. Rounds read them again.
+    ///
+    /// # Errors
+    /// The file or name, with its location.
+    pub(super) fn check_tls(&self) -> Result<()> {
+        let Some(server) = &self.tls_at.server else { return Ok(()) };
+        self.refresh.via.load().map(drop).map_err(|error| {
+            let of_file = self.tls_at.files.iter().find(|(path, _)| Some(path) == error.file());
+            let named = self.tls_at.server_name.as_ref().or(self.tls_at.named_server.as_ref());
+            let at = match error {
+                TlsError::ServerName(_) => named,
+                _ => of_file.map(|(_, at)| at),
+            };
+            Located::new(at.unwrap_or(server), SetupError::Tls { plugin: PLUGIN, error })
+        })
     }
 }
 
@@ -77,6 +118,8 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     let mut args = Args::new(PLUGIN, directive, "[FILE [ZONES...]]");
     let file = args.optional().map_or_else(|| "/etc/hosts".into(), |word| path(written.root(), word));
     let mut spec = HostsSpec::bare(file, zones_or(args.rest(), written.zones)?);
+    // `refresh_via` is read last, since its words may need a name that another property has.
+    let (mut via, mut of_tls) = (Vec::new(), None);
     for property in directive.body.iter().flatten() {
         let word = property.name.text.as_str();
         match word {
@@ -93,8 +136,21 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
                 spec.reload = args.duration("a duration such as 5s, 0 for never")?;
                 args.end()?;
             }
-            "max_age" | "refresh" | "refresh_family" | "refresh_interval" | "refresh_sinkhole"
-            | "refresh_via" => {
+            "refresh_via" => via.push(property),
+            "tls" => {
+                read_tls(property, written.root(), &mut spec)?;
+                of_tls = of_tls.or(Some(&property.name));
+            }
+            "tls_servername" => {
+                no_block(PLUGIN, property)?;
+                let mut args = Args::new(PLUGIN, property, "NAME");
+                let word = args.required()?;
+                args.end()?;
+                spec.refresh.via.tls.server_name = Some(word.text.clone());
+                spec.tls_at.server_name = Some(word.at.clone());
+                of_tls = of_tls.or(Some(&property.name));
+            }
+            "max_age" | "refresh" | "refresh_family" | "refresh_interval" | "refresh_sinkhole" => {
                 read_refresh(property, &mut spec.refresh)?;
                 if word == "refresh" && spec.file.as_path() == Path::new("/etc/hosts") {
                     let rule = "names are not refreshed in /etc/hosts, which is the system's; name a file of their own";
@@ -121,7 +177,67 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
             _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
         }
     }
+    for property in via {
+        read_via(property, &mut spec)?;
+    }
+    check_names(&spec, of_tls)?;
     Ok(Arc::new(spec))
+}
+
+/// Reads `refresh_via`, after all properties that say what its words may be.
+fn read_via(property: &Directive, spec: &mut HostsSpec) -> Result<()> {
+    no_block(PLUGIN, property)?;
+    let via = &mut spec.refresh.via;
+    let named = via.tls.server_name.is_some();
+    for word in Args::new(PLUGIN, property, "at least one server").some()? {
+        let server =
+            WrittenServer::parse(&word.text, named).map_err(|error| bad(PLUGIN, word, error.expected()))?;
+        if via.servers.len() == MAX_SERVERS {
+            let rule = "at most 15 servers can stand in `refresh_via`";
+            return Err(Located::new(&word.at, SetupError::Order { plugin: PLUGIN, rule }));
+        }
+        if server.is_encrypted() {
+            spec.tls_at.server.get_or_insert_with(|| word.at.clone());
+        }
+        if server.server_name.is_some() {
+            spec.tls_at.named_server.get_or_insert_with(|| word.at.clone());
+        }
+        via.servers.push(server);
+    }
+    Ok(())
+}
+
+/// Refuses names of certificates, and `tls`, where no server or two properties could use them.
+fn check_names(spec: &HostsSpec, of_tls: Option<&Word>) -> Result<()> {
+    if let (Some(at), Some(_)) = (&spec.tls_at.named_server, &spec.tls_at.server_name) {
+        let (first, second) = ("tls_servername", "%NAME");
+        return Err(Located::new(at, SetupError::Exclusive { plugin: PLUGIN, first, second }));
+    }
+    match of_tls {
+        Some(word) if spec.tls_at.server.is_none() => {
+            let rule =
+                "`tls` and `tls_servername` need a server of tls://, https:// or quic:// in `refresh_via`";
+            Err(Located::new(&word.at, SetupError::Order { plugin: PLUGIN, rule }))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads `tls [CERT KEY] [CA]`, whose meaning depends on the number of files.
+fn read_tls(property: &Directive, root: Option<&ShownPath>, spec: &mut HostsSpec) -> Result<()> {
+    no_block(PLUGIN, property)?;
+    let words = Args::new(PLUGIN, property, "[CERT KEY] [CA]").rest();
+    let file = |word: &Word| path(root, word);
+    spec.tls_at.files = words.iter().map(|word| (file(word), word.at.clone())).collect();
+    let tls = &mut spec.refresh.via.tls;
+    (tls.client, tls.authority) = match words {
+        [] => (None, None),
+        [ca] => (None, Some(file(ca))),
+        [cert, key] => (Some((file(cert), file(key))), None),
+        [cert, key, ca] => (Some((file(cert), file(key))), Some(file(ca))),
+        [_, _, _, extra, ..] => return Err(bad(PLUGIN, extra, "expected here: `tls [CERT KEY] [CA]`")),
+    };
+    Ok(())
 }
 
 fn read_refresh(property: &Directive, spec: &mut RefreshSpec) -> Result<()> {
@@ -169,22 +285,10 @@ fn read_refresh(property: &Directive, spec: &mut RefreshSpec) -> Result<()> {
             args.end()?;
             spec.max_age = Some(max_age).filter(|max_age| !max_age.is_zero());
         }
-        "refresh_sinkhole" => {
+        _ => {
             for word in Args::new(PLUGIN, property, "at least one IP address").some()? {
                 let address = word.text.parse().map_err(|_| bad(PLUGIN, word, "an IP address"))?;
                 spec.sinkholes.push(address);
-            }
-        }
-        _ => {
-            for word in Args::new(PLUGIN, property, "at least one IP address").some()? {
-                let address = node::socket_address(&word.text, 53);
-                let address =
-                    address.ok_or_else(|| bad(PLUGIN, word, "an IP address, perhaps with a port"))?;
-                if spec.via.len() == MAX_SERVERS {
-                    let rule = "at most 15 servers can stand in `refresh_via`";
-                    return Err(Located::new(&word.at, SetupError::Order { plugin: PLUGIN, rule }));
-                }
-                spec.via.push(address);
             }
         }
     }
@@ -257,7 +361,22 @@ mod tests {
             }),
             (with("hosts", "refresh_via 192.0.2.53 192.0.2.54:54 2001:db8::53"), |s| {
                 let via = ["192.0.2.53:53", "192.0.2.54:54", "[2001:db8::53]:53"];
-                s.refresh.via = via.map(|text| text.parse().unwrap()).to_vec();
+                s.refresh.via.servers = via.map(|text| WrittenServer::parse(text, false).unwrap()).to_vec();
+            }),
+            (
+                with("hosts", "tls_servername dns.org\nrefresh_via tls://192.0.2.53 192.0.2.54\ntls /ca.pem"),
+                |s| {
+                    let via = ["tls://192.0.2.53:853", "192.0.2.54"];
+                    s.refresh.via.servers =
+                        via.map(|text| WrittenServer::parse(text, false).unwrap()).to_vec();
+                    s.refresh.via.tls.server_name = Some("dns.org".into());
+                    s.refresh.via.tls.authority = Some("/ca.pem".into());
+                },
+            ),
+            (with("hosts", "refresh_via quic://192.0.2.53%dns.org\ntls /c.pem /k.pem"), |s| {
+                let server = WrittenServer::parse("quic://192.0.2.53%dns.org:853", false).unwrap();
+                s.refresh.via.servers = vec![server];
+                s.refresh.via.tls.client = Some(("/c.pem".into(), "/k.pem".into()));
             }),
             (with("hosts", "refresh_family prefer_ipv4"), |s| s.refresh.families = Families::PreferIpv4),
             (with("hosts", "max_age 24h"), |s| s.refresh.max_age = Some(Duration::from_secs(86_400))),
@@ -316,8 +435,17 @@ mod tests {
                 ("refresh_interval 5s 5s", "21: plugin/hosts: \"5s\" is not `jitter`"),
                 (
                     "refresh_via dns.org",
-                    "13: plugin/hosts: \"dns.org\" is not an IP address, perhaps with a port",
+                    "13: plugin/hosts: \"dns.org\" is not an IP address, perhaps with a port, and tls://, https:// or quic:// before it",
                 ),
+                (
+                    "refresh_via quic://dns.org",
+                    "13: plugin/hosts: \"quic://dns.org\" is not a server: its IP address stands here, and the name of its certificate behind % or in `tls_servername`",
+                ),
+                (
+                    "tls_servername dns.org",
+                    "1: plugin/hosts: `tls` and `tls_servername` need a server of tls://, https:// or quic:// in `refresh_via`",
+                ),
+                ("tls a b c d", "11: plugin/hosts: \"d\" is not expected here: `tls [CERT KEY] [CA]`"),
                 (
                     "refresh_family inet",
                     "16: plugin/hosts: \"inet\" is not both, prefer_ipv6, prefer_ipv4, ipv4 or ipv6",

@@ -238,6 +238,8 @@ fn the_node_resolver_has_flags_and_variables_of_its_own() {
         json: true,
         services: Some("a.n.svc".to_owned()),
         nameserver: None,
+        tls_servername: None,
+        tls_ca: None,
         cluster_domain: None,
         service_cidrs: None,
     };

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::corefile_source::{Origin, ValidatedConfig};
-use plugins::hosts::HostsSpec;
 use plugins::hosts::plans;
 use refresh::RefreshPlan;
 use scene::Scene;
@@ -196,7 +195,8 @@ fn file_written_during_read() {
     assert_eq!(first.knows(&canary, wire::RType::A), Some(true));
     for ttl in 1..20 {
         // A new table, as after a reload that changes `hosts`.
-        let spec = HostsSpec { ttl, ..first.spec().clone() };
+        let mut spec = first.spec().clone();
+        spec.ttl = ttl;
         let _held = hosts.table(&spec);
         let table = hosts.all().pop().unwrap();
         table.glance(now, server.logger());

@@ -9,6 +9,7 @@ use rcgen::{
 };
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
+use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 use crate::place::publish;
@@ -88,6 +89,14 @@ impl Authority {
         };
         let name = ServerName::try_from(host.to_owned()).expect("a test's host name is a name");
         TlsClient { config: Arc::new(config), name }
+    }
+
+    /// A certificate for `host`, with its key, for a server that chooses it itself.
+    pub(crate) fn certified(&self, host: &str) -> CertifiedKey {
+        let (certificate, key) = self.signed(host);
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let key = rustls::crypto::ring::sign::any_supported_type(&key).expect("ring knows its own keys");
+        CertifiedKey::new(vec![certificate.der().clone()], key)
     }
 
     fn signed(&self, host: &str) -> (Certificate, KeyPair) {

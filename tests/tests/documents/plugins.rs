@@ -84,6 +84,9 @@ fn needs(property: &str, other: &str) -> bool {
         // In `auto`.
         ("reload", "directory"),
         ("upstream", "directory"),
+        // In `hosts`.
+        ("tls", "refresh_via"),
+        ("tls_servername", "refresh_via"),
     ];
     pairs.contains(&(property, other))
 }

@@ -2,6 +2,7 @@
 //! owners, and the lines that it leaves alone.
 
 mod crash;
+mod encrypted;
 mod file;
 mod manifest;
 mod rounds;
@@ -68,7 +69,7 @@ impl Node {
 fn command_on(hosts: &Path) -> Command {
     let mut command = Command::new(binary());
     command.args(["node-resolver", "-hosts-file"]).arg(hosts);
-    for name in ["SERVICES", "NAMESERVER", "CLUSTER_DOMAIN", "SERVICE_CIDRS"] {
+    for name in ["SERVICES", "NAMESERVER", "TLS_SERVERNAME", "TLS_CA", "CLUSTER_DOMAIN", "SERVICE_CIDRS"] {
         command.env_remove(name);
     }
     command

@@ -62,6 +62,12 @@ fn invalid_service_refuses_the_list() {
         ("SERVICES", "a.n.svc\u{1b}[2J", &["SERVICES:1:1", "\\u{1b}"]),
         ("NAMESERVER", "", &["NAMESERVER is not set", "10.96.0.10"]),
         ("NAMESERVER", "dns.example", &["NAMESERVER", "\"dns.example\"", "IP address"]),
+        ("NAMESERVER", "tls://dns.example", &["NAMESERVER", "\"tls://dns.example\"", "TLS_SERVERNAME"]),
+        (
+            "TLS_CA",
+            "/nowhere/ca.pem",
+            &["TLS_CA needs a server of tls://, https:// or quic:// in NAMESERVER"],
+        ),
         ("CLUSTER_DOMAIN", "x;rm", &["CLUSTER_DOMAIN", "\"x;rm\"", "cluster.local"]),
         ("SERVICE_CIDRS", "10.96.0.0/33", &["SERVICE_CIDRS", "\"10.96.0.0/33\"", "10.96.0.0/12"]),
     ] {

@@ -1,5 +1,6 @@
 //! Names that the server refreshes in its hosts file, and `localdns refresh`.
 
+mod encrypted;
 mod faults;
 mod files;
 mod once;

@@ -3,18 +3,23 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use stub_resolver::{LookupError, LookupOutcome, Question, Resolver};
+use stub_resolver::{LookupOutcome, Question, Resolver};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout_at};
 
-use super::{RefreshedFile, Server, upstreams};
+use super::{RefreshedFile, Server, Via, upstreams};
 use clock::throttle;
 
 /// Refreshes the names of a file until the server ends or the file is no longer refreshed.
 pub(super) async fn run<S: Server>(kept: Arc<RefreshedFile>, running: Weak<S>) {
-    let mut warned = false;
+    let mut warned: Option<String> = None;
+    // With its connections, while rounds follow each other closely.
+    let mut resolver: Option<Arc<Resolver>> = None;
     loop {
         let wait = kept.next(clock::now());
+        if wait > IDLE {
+            resolver = None;
+        }
         tokio::select! {
             () = sleep(wait) => {}
             () = kept.woken.notified() => {}
@@ -26,25 +31,37 @@ pub(super) async fn run<S: Server>(kept: Arc<RefreshedFile>, running: Weak<S>) {
             Vec::new()
         } else {
             let of_server = server.upstreams();
-            let find = move || upstreams::servers(&via, &of_server);
-            // The file with the list of servers may be on a disk that hangs. The task fails only if
-            // the runtime ends.
-            tokio::task::spawn_blocking(find).await.unwrap_or_default()
-        };
-        if !questions.is_empty() {
-            if asked.is_empty() && !warned {
-                let file = kept.file.display();
-                let message = format!(
+            let find = move || {
+                let servers = upstreams::servers(&via.servers, &of_server);
+                Via { servers, tls: via.tls }.load()
+            };
+            // The list of servers and certificates may be on a disk that hangs. The task fails only if the runtime ends.
+            let found = tokio::task::spawn_blocking(find).await.unwrap_or_else(|_| Ok(Vec::new()));
+            let file = kept.file.display();
+            let without = match &found {
+                Err(error) => {
+                    Some(format!("the names of {file} are not refreshed: {error}; {}", error.remedy()))
+                }
+                Ok(servers) if servers.is_empty() => Some(format!(
                     "there is no server to refresh the names of {file} with, other than this one: name one with refresh_via"
-                );
-                server.logger().warning(Some("hosts"), &message);
+                )),
+                Ok(_) => None,
+            };
+            if let Some(message) = without.as_ref().filter(|message| warned.as_ref() != Some(message)) {
+                server.logger().warning(Some("hosts"), message);
             }
-            warned = asked.is_empty();
-        }
+            warned = without;
+            found.unwrap_or_default()
+        };
         drop(server);
+        let resolver = match &mut resolver {
+            Some(resolver) if resolver.asks(&asked) || questions.is_empty() => resolver.clone(),
+            resolver => resolver.insert(Arc::new(Resolver::new(&asked))).clone(),
+        };
         let (sender, outcomes) = mpsc::unbounded_channel();
-        let asking = ask(&questions, &asked, move |outcome| drop(sender.send(outcome)));
+        let asking = ask(&questions, &resolver, move |outcome| drop(sender.send(outcome)));
         let ((), (answered, failed)) = tokio::join!(asking, take(&kept, &running, began, outcomes));
+        drop(resolver);
         let (kept_too, running_too) = (kept.clone(), running.clone());
         blocking(move || {
             let Some(server) = running_too.upgrade() else { return };
@@ -92,13 +109,10 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 pub(super) async fn ask(
     questions: &[Question],
-    servers: &[std::net::SocketAddr],
-    mut on_result: impl FnMut((Question, LookupOutcome)),
+    resolver: &Arc<Resolver>,
+    on_result: impl FnMut((Question, LookupOutcome)),
 ) {
-    if servers.is_empty() {
-        return questions.iter().for_each(|&q| on_result((q, LookupOutcome::Failed(LookupError::NoServer))));
-    }
-    Arc::new(Resolver::new(servers)).round_with(questions, ROUND, on_result).await;
+    resolver.round_with(questions, ROUND, on_result).await;
 }
 
 impl RefreshedFile {
@@ -110,7 +124,7 @@ impl RefreshedFile {
     }
 
     /// The questions that are due, the Corefile's servers, and whether to retry writing the file.
-    pub fn begin(&self, now: Instant) -> (Vec<Question>, Vec<std::net::SocketAddr>, bool) {
+    pub fn begin(&self, now: Instant) -> (Vec<Question>, Via, bool) {
         let mut state = self.state();
         let publish = state.publish_again.is_some_and(|again| again <= now);
         (state.names.begin(now), state.plan.via.clone(), publish)
@@ -121,5 +135,7 @@ impl RefreshedFile {
 const ROUND: Duration = Duration::from_secs(14);
 /// Outcomes within this time are written together: usually all.
 const TOGETHER: Duration = Duration::from_millis(300);
+/// Connections are kept until the next round if that is due within this time.
+const IDLE: Duration = Duration::from_secs(30);
 /// Minimum pause, so that the loop does not spin.
 const LEAST_WAIT: Duration = Duration::from_millis(10);

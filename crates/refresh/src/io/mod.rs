@@ -12,6 +12,7 @@
 mod driver;
 mod environment;
 mod once;
+mod servers;
 mod spec;
 mod status;
 mod upstreams;
@@ -30,6 +31,7 @@ use tokio::task::AbortHandle;
 
 pub use environment::Environment;
 pub use once::{Once, once};
+pub use servers::{Scheme, ServerSyntax, Via, WrittenServer};
 pub use spec::{RefreshPlan, RefreshSpec, plan};
 pub use status::{DEFAULT_SOCKET, Shown, StatusSocket, collect, listen, print, report};
 pub use upstreams::Upstreams;
@@ -73,7 +75,7 @@ struct State {
     plan: RefreshPlan,
     driver: Option<AbortHandle>,
     /// The DNS servers queried in the last round.
-    servers: Vec<std::net::SocketAddr>,
+    servers: Vec<stub_resolver::Server>,
     last: Option<LastRound>,
     /// The number of rounds after which all, some or none of the names had a good answer.
     rounds: [u64; 3],
@@ -291,7 +293,7 @@ impl RefreshedFile {
         began: Instant,
         answered: usize,
         failed: usize,
-        servers: Vec<std::net::SocketAddr>,
+        servers: Vec<stub_resolver::Server>,
         logger: &Logger,
     ) {
         let mut state = self.state();

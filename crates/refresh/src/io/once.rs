@@ -2,16 +2,17 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use crate::{NameStore, Settings};
 use files::WriteError;
-use stub_resolver::{LookupOutcome, Question};
+use stub_resolver::{LookupOutcome, Question, Resolver};
 use tokio::runtime::Handle;
 
 use super::{
-    Environment, RefreshPlan, RefreshSpec, Upstreams, driver, read_file, reading, spec,
+    Environment, RefreshPlan, RefreshSpec, Upstreams, Via, driver, read_file, reading, spec,
     upstreams as upstream_choice,
 };
 
@@ -42,10 +43,14 @@ pub fn once(
     if settings.names.is_empty() {
         return Ok((Vec::new(), "there is no name to refresh\n".to_owned()));
     }
-    let mut servers = upstream_choice::servers(&via, upstreams);
+    let mut servers = upstream_choice::servers(&via.servers, upstreams);
     if servers.is_empty() {
         servers = upstream_choice::system(upstreams);
     }
+    let servers = Via { servers, tls: via.tls }
+        .load()
+        .map_err(|error| format!("refresh_via: {error}; {}", error.remedy()))?;
+    let resolver = Arc::new(Resolver::new(&servers));
     let (mut outcomes, mut failed) = (None, WriteError::Changing(file.to_path_buf()));
     for _ in 0..TRIES {
         let mut names = NameStore::new(settings.clone(), reading(clock::now()));
@@ -65,7 +70,7 @@ pub fn once(
         let questions = names.begin(began);
         let outcomes = outcomes.get_or_insert_with(|| {
             let mut found = Vec::new();
-            runtime.block_on(driver::ask(&questions, &servers, |outcome| found.push(outcome)));
+            runtime.block_on(driver::ask(&questions, &resolver, |outcome| found.push(outcome)));
             found
         });
         let mut report = failures(outcomes);
@@ -96,7 +101,7 @@ fn chosen(request: &Once, environment: &Environment, mut plans: Vec<RefreshPlan>
     let mut plan = if plans.is_empty() {
         let settings = spec::settings(&RefreshSpec::default(), environment);
         let settings = Settings { names: environment.names.clone(), ..settings };
-        RefreshPlan { file: DEFAULT_HOSTS.into(), settings, via: Vec::new(), because: spec::BY_VARIABLE }
+        RefreshPlan { file: DEFAULT_HOSTS.into(), settings, via: Via::default(), because: spec::BY_VARIABLE }
     } else {
         plans.swap_remove(at)
     };

@@ -1,6 +1,6 @@
 //! The hosts files with refreshed names: merges the Corefile's properties and the environment.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::{Families, Schedule, Settings};
 use files::ShownPath;
 use wire::Name;
 
-use super::Environment;
+use super::{Environment, Via};
 
 /// The properties of `hosts` about refreshed names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub struct RefreshSpec {
     pub names: Vec<Name>,
     /// `refresh_interval D [jitter D]`: at least 5 s.
     pub interval: Option<(Duration, Option<Duration>)>,
-    /// `refresh_via ADDRESS...`: the servers, in order; at most 15.
-    pub via: Vec<SocketAddr>,
+    /// `refresh_via SERVER...`, `tls` and `tls_servername`: the servers, in order.
+    pub via: Via,
     /// `refresh_family`.
     pub families: Families,
     /// `max_age`: maximum age of an entry without a good answer; 0 and absent mean no limit.
@@ -35,7 +35,7 @@ pub struct RefreshPlan {
     /// The names, and how they are refreshed.
     pub settings: Settings,
     /// The servers; if empty, those of the node.
-    pub via: Vec<SocketAddr>,
+    pub via: Via,
     /// The origin of the names: a directive, a variable, or both.
     pub because: &'static str,
 }

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use super::WrittenServer;
+
 /// The server's addresses and upstreams.
 #[derive(Debug, Clone, Default)]
 pub struct Upstreams {
@@ -13,18 +15,22 @@ pub struct Upstreams {
 }
 
 /// The servers to ask, in order: `via`, else those of /etc/localdns/upstream-dns, else the upstreams of the first server
-/// block that forwards the root zone. TLS upstreams and our own addresses are left out; a source without other servers is skipped.
-/// Blocks while a file is read.
-pub(super) fn servers(via: &[SocketAddr], upstreams: &Upstreams) -> Vec<SocketAddr> {
-    let usable =
-        |server: &SocketAddr| !node::leads_to(*server, &upstreams.ours) && !is_node_local(server.ip());
-    let first = |servers: Vec<SocketAddr>| {
-        let servers: Vec<_> = servers.into_iter().filter(usable).collect();
-        (!servers.is_empty()).then_some(servers)
+/// block that forwards the root zone, without those over TLS. Our own addresses are left out; a source without other servers is
+/// skipped. Blocks while a file is read.
+pub(super) fn servers<S: Clone + Into<WrittenServer>>(
+    via: &[S],
+    upstreams: &Upstreams,
+) -> Vec<WrittenServer> {
+    let usable = |server: &WrittenServer| {
+        !node::leads_to(server.address, &upstreams.ours) && !is_node_local(server.address.ip())
     };
     if !via.is_empty() {
-        return first(via.to_vec()).unwrap_or_default();
+        return via.iter().cloned().map(Into::into).filter(usable).collect();
     }
+    let first = |servers: Vec<SocketAddr>| {
+        let servers: Vec<_> = servers.into_iter().map(WrittenServer::from).filter(usable).collect();
+        (!servers.is_empty()).then_some(servers)
+    };
     let text = files::read_with_timeout(Path::new(LIST), MAX_LIST).unwrap_or_default();
     first(listed(&String::from_utf8_lossy(&text)))
         .or_else(|| first(upstreams.forwarded.clone()))
@@ -32,7 +38,7 @@ pub(super) fn servers(via: &[SocketAddr], upstreams: &Upstreams) -> Vec<SocketAd
 }
 
 /// The system's resolvers, without this server.
-pub(super) fn system(upstreams: &Upstreams) -> Vec<SocketAddr> {
+pub(super) fn system(upstreams: &Upstreams) -> Vec<WrittenServer> {
     let text = files::read_with_timeout(Path::new("/etc/resolv.conf"), MAX_LIST).unwrap_or_default();
     let servers = node::name_servers(&String::from_utf8_lossy(&text));
     if servers.is_empty() { Vec::new() } else { self::servers(&servers, upstreams) }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
-use hickory_resolver::net::runtime::{RuntimeProvider, TokioHandle, TokioRuntimeProvider};
+use hickory_resolver::net::runtime::{QuicSocketBinder, RuntimeProvider, TokioHandle, TokioRuntimeProvider};
 
 /// The tasks of one server's connections; they end when the last clone is dropped.
 #[derive(Clone)]
@@ -18,11 +18,6 @@ pub(super) struct Runtime {
 impl Runtime {
     pub(super) fn new(server: SocketAddr) -> Self {
         Self { tokio: TokioRuntimeProvider::new(), server }
-    }
-
-    /// The server's address.
-    pub(super) fn server(&self) -> SocketAddr {
-        self.server
     }
 }
 
@@ -50,5 +45,9 @@ impl RuntimeProvider for Runtime {
 
     fn bind_udp(&self, source: SocketAddr, server: SocketAddr) -> Opened<Self::Udp> {
         self.tokio.bind_udp(source, server)
+    }
+
+    fn quic_binder(&self) -> Option<&dyn QuicSocketBinder> {
+        self.tokio.quic_binder()
     }
 }

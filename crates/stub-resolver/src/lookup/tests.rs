@@ -1,4 +1,5 @@
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Mutex;
 
 use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
@@ -328,6 +329,56 @@ async fn tcp_connection_reuse() {
     for _ in 0..3 {
         let outcome = resolver.lookup(question("two.test"), Duration::from_secs(8)).await;
         assert_eq!(outcome, four(&[8, 9], 60));
+    }
+    serving.await.unwrap();
+}
+
+/// Reads one query, and answers it.
+async fn answer_one(stream: &mut tokio::net::TcpStream) {
+    let mut octets = vec![0; usize::from(stream.read_u16().await.unwrap())];
+    stream.read_exact(&mut octets).await.unwrap();
+    let reply = replies(&Message::from_vec(&octets).unwrap(), Over::Tcp).unwrap().to_vec().unwrap();
+    stream.write_u16(reply.len() as u16).await.unwrap();
+    stream.write_all(&reply).await.unwrap();
+}
+
+/// A server that answers one query on each connection answers concurrent lookups.
+#[tokio::test]
+async fn one_query_per_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let resolver = Arc::new(Resolver::new(&[listener.local_addr().unwrap()]));
+    let serving = tokio::spawn(async move {
+        loop {
+            answer_one(&mut listener.accept().await.unwrap().0).await;
+        }
+    });
+    let questions: Vec<_> = (0..10).map(|_| question("two.test")).collect();
+    let outcomes = resolver.round(&questions, Duration::from_secs(8)).await;
+    assert_eq!(outcomes.len(), questions.len());
+    for (_, outcome) in outcomes {
+        assert_eq!(outcome, four(&[8, 9], 60));
+    }
+    serving.abort();
+}
+
+/// A connection on which a query had no reply is not used again: the server may have forgotten it.
+#[tokio::test]
+async fn silent_connection_is_replaced() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let resolver = Resolver::new(&[listener.local_addr().unwrap()]);
+    let serving = tokio::spawn(async move {
+        let mut first = listener.accept().await.unwrap().0;
+        answer_one(&mut first).await;
+        let mut second = listener.accept().await.unwrap().0;
+        answer_one(&mut second).await;
+        drop(first);
+    });
+    for (within, expected) in [
+        (Duration::from_secs(8), four(&[8, 9], 60)),
+        (Duration::from_millis(200), LookupOutcome::Failed(LookupError::Silent)),
+        (Duration::from_secs(8), four(&[8, 9], 60)),
+    ] {
+        assert_eq!(resolver.lookup(question("two.test"), within).await, expected);
     }
     serving.await.unwrap();
 }
