@@ -5,7 +5,6 @@
 //! parses a Corefile with these rows. Counters of `hosts` and `cache` are fields of
 //! `metrics::counters::ZoneCounters`.
 
-mod cidr;
 mod followed;
 mod host_name;
 mod http_listen;
@@ -54,4 +53,5 @@ pub mod template;
 pub mod timeouts;
 pub mod tls;
 pub mod transfer;
+pub mod view;
 pub mod whoami;

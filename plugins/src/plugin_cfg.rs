@@ -160,7 +160,7 @@ pub static PLUGINS: &[Plugin] = &[
     tail("whoami", crate::whoami::read),
     absent("on"),
     absent("sign"),
-    absent("view"),
+    hooks("view", crate::view::read),
     absent("nomad"),
 ];
 

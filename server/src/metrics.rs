@@ -74,7 +74,9 @@ fn enabled(running: &ServerState, into: &mut Families) {
         }
         let name = zone.zone.to_string();
         for plugin in plugin_cfg::handlers(&zone.block.directives) {
-            let labels = [("server", zone.server.as_str()), ("zone", &name), ("view", ""), ("name", plugin)];
+            let view = zone.block.envelope.view_name();
+            let labels =
+                [("server", zone.server.as_str()), ("zone", &name), ("view", view), ("name", plugin)];
             into.gauge(names::PLUGIN_ENABLED, &labels, 1.0);
         }
     }
@@ -96,6 +98,12 @@ fn caches(running: &ServerState, into: &mut Families) {
             continue;
         }
         let zones = configuration::zones_label(cache.spec(), cache.zones());
-        plugins::cache::metrics::collect_block(cache, &zone.server, &zones, into);
+        plugins::cache::metrics::collect_block(
+            cache,
+            &zone.server,
+            &zones,
+            zone.block.envelope.view_name(),
+            into,
+        );
     }
 }

@@ -25,6 +25,7 @@ use plugins::{
     hosts, kubernetes, multisocket, plugin_cfg,
     prometheus::PrometheusSpec,
     ready::ReadySpec,
+    view::ViewSpec,
 };
 use query::pipeline::{Forwarding, NamedSource, Pipeline};
 use query::route::Route;
@@ -81,6 +82,7 @@ impl Configuration {
                 let labels = ZoneLabels {
                     server: server.clone(),
                     zone: planned.zone.to_string(),
+                    view: block.envelope.view_name().to_owned(),
                     cache_zones,
                     plugin,
                     queries,
@@ -131,7 +133,8 @@ struct Planned {
     zone: Name,
 }
 
-/// Returns the zones and endpoints of each block, and checks that no zone is served twice on an endpoint.
+/// Returns the zones and endpoints of each block, and checks that no two blocks without `view` serve a
+/// zone on one endpoint.
 fn planned_zones(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap<usize, Vec<Planned>>> {
     let mut plan: BTreeMap<usize, Vec<Planned>> = BTreeMap::new();
     let mut seen: HashMap<(Endpoint, Name), &Location> = HashMap::new();
@@ -139,14 +142,19 @@ fn planned_zones(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap<
     let mut bound: HashMap<(Name, Transport, u16), (bool, &Location)> = HashMap::new();
     for (index, block) in spec.blocks.iter().enumerate() {
         let bind = block.get::<BindSpec>().map(|bind| bind.addresses(addresses_of)).transpose()?;
-        let is_bound = bind.is_some();
+        let (is_bound, has_view) = (bind.is_some(), block.get::<ViewSpec>().is_some());
         let hosts = bind
             .unwrap_or_else(|| vec![(Ipv4Addr::UNSPECIFIED, 0).into(), (Ipv6Addr::UNSPECIFIED, 0).into()]);
         let planned = plan.entry(index).or_default();
         for Key { zone, transport, port, at } in &block.keys {
             let scheme = transport.name();
-            let (first_bound, first_at) = *bound.entry((*zone, *transport, *port)).or_insert((is_bound, at));
-            if first_bound != is_bound {
+            let mut first = bound.get(&(*zone, *transport, *port)).copied();
+            if !has_view {
+                first = Some(*bound.entry((*zone, *transport, *port)).or_insert((is_bound, at)));
+            }
+            if let Some((first_bound, first_at)) = first
+                && first_bound != is_bound
+            {
                 let error = SetupError::Overlap {
                     server: format!("{scheme}://{zone}:{port}"),
                     first: first_at.to_string(),
@@ -163,7 +171,7 @@ fn planned_zones(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap<
                     let error = SetupError::TransportConflict { server, first: first.to_string() };
                     return Err(Located::new(at, error));
                 }
-                if let Some(first) = seen.insert((endpoint, *zone), at) {
+                if !has_view && let Some(first) = seen.insert((endpoint, *zone), at) {
                     let on = if is_bound { format!(" on {}", host_text(address)) } else { String::new() };
                     let error = SetupError::AlreadyDefined {
                         server: format!("{scheme}://{zone}:{port}{on}"),
@@ -272,8 +280,8 @@ fn forwarding(
     Ok(Some(Forwarding { cache, chain, cache_source, forward_source }))
 }
 
-/// Returns the key by which a block's cache is found again after a reload: the block's zones and
-/// endpoints.
+/// Returns the key by which a block's cache is found again after a reload: the block's zones,
+/// endpoints and view. Blocks with equal keys are equal in these.
 fn identity(spec: &BlockSpec, endpoints: &[Endpoint]) -> String {
     use std::fmt::Write as _;
     let mut identity = String::new();
@@ -282,6 +290,9 @@ fn identity(spec: &BlockSpec, endpoints: &[Endpoint]) -> String {
     }
     for endpoint in endpoints {
         let _ = write!(identity, "{endpoint} ");
+    }
+    if let Some(view) = spec.get::<ViewSpec>() {
+        identity.push_str(&view.identity());
     }
     identity
 }
@@ -303,6 +314,7 @@ fn endpoint_plan(
         let labels = ZoneLabels {
             server: endpoint.label(),
             zone: "dropped".to_owned(),
+            view: String::new(),
             cache_zones: String::new(),
             plugin: "",
             queries: true,

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use wire::{Class, Flags, Name, Query, RType};
 
 use crate::{Configuration, EndpointPlan};
+use plugin::failure::Failure;
 use plugin::middleware::{EffectiveQuery, question};
 
 /// The arguments of `explain NAME [TYPE] [@ADDRESS]`.
@@ -77,14 +78,28 @@ fn nothing_listens(wanted: &str, mut served: Vec<String>) -> String {
     format!("nothing listens on {wanted}, but on {}{more}", served.join(", "))
 }
 
+/// Returns the result of a query to one endpoint: that of each view that may admit it, in their order,
+/// since a view depends on the client.
 fn one(plan: &EndpointPlan, query: &Query<'_>) -> String {
-    let zone = match plan.served.route.find(query) {
-        Ok(zone) => zone,
-        Err(failure) => return format!("{}: {failure}", failure.rcode()),
+    let failed = |failure: Failure| format!("{}: {failure}", failure.rcode());
+    let zones = match plan.served.route.candidates(query) {
+        Ok(zones) => zones,
+        Err(failure) => return failed(failure),
     };
-    let mut effective = EffectiveQuery::new(query, &zone.server, false);
-    let (plugin, reason) = zone.block.pipeline.explain(&mut effective, &zone.zone);
-    format!("block {} ({}), {plugin}: {reason}", zone.zone, zone.block.at)
+    let mut parts = Vec::new();
+    let mut may_pass = false;
+    for zone in zones {
+        let mut effective = EffectiveQuery::new(query, &zone.server, false);
+        let (plugin, reason) = zone.block.pipeline.explain(&mut effective, &zone.zone);
+        let view = zone.block.envelope.view.as_ref();
+        may_pass = view.is_some();
+        let view = view.map(|view| format!(" in {}", view.explain())).unwrap_or_default();
+        parts.push(format!("block {} ({}){view}, {plugin}: {reason}", zone.zone, zone.block.at));
+    }
+    if may_pass {
+        parts.push(failed(Failure::NoZone));
+    }
+    parts.join("; else ")
 }
 
 /// Maximum number of addresses in the error.

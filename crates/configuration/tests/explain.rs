@@ -305,3 +305,36 @@ fn explain_agrees_with_answers() {
         }
     }
 }
+
+/// Every view that may admit the query is listed, with the block that serves it else.
+#[test]
+fn explain_lists_views() {
+    let scene = Scene::new(
+        "org {\nbind 127.0.0.1\nview mx {\nexpr type() == 'MX'\nexpr do()\n}\nwhoami\n}\norg {\nbind 127.0.0.1\nview all\nwhoami\n}\n. {\nbind 127.0.0.1\nwhoami\n}\n. {\nbind 127.0.0.1\nview shadowed\nwhoami\n}\nnet {\nbind 127.0.0.2\nview a\nwhoami\n}\n",
+    );
+    let explained = |name: &str, address: &str| {
+        let (name, address) = (Name::from_text(name).unwrap(), Some(address.parse().unwrap()));
+        explain(&scene.configuration, &Explain { name, rtype: RType::A, address, port: None }).unwrap()
+    };
+    let whoami = "whoami: it answers every name";
+    for (name, address, expected) in [
+        (
+            "a.org",
+            "127.0.0.1",
+            format!(
+                "block org. (stdin:1:1) in view \"mx\" `type() == 'MX'` and `do()`, {whoami}; else block org. (stdin:9:1) in view \"all\", {whoami}; else block . (stdin:14:1), {whoami}"
+            ),
+        ),
+        ("com", "127.0.0.1", format!("block . (stdin:14:1), {whoami}")),
+        (
+            "net",
+            "127.0.0.2",
+            format!(
+                "block net. (stdin:23:1) in view \"a\", {whoami}; else REFUSED: no server block serves this name"
+            ),
+        ),
+        ("com", "127.0.0.2", "REFUSED: no server block serves this name".to_owned()),
+    ] {
+        assert_eq!(explained(name, address), format!("{name}. A @{address}:53: {expected}\n"));
+    }
+}

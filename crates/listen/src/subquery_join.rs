@@ -111,7 +111,7 @@ mod tests {
         let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
         let packet = packet("t", RType::A, None);
         let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-        let (zone, client) = (plan.served.route.find(&query).unwrap(), scene::client());
+        let (zone, client) = (plan.served.route.candidates(&query).unwrap()[0], scene::client());
         let context = scene.context(AT, &client);
         for lost in [[false, false, false], [true, false, false], [false, true, false], [true, true, false]] {
             let mut tables = HostsGuard::default();

@@ -264,6 +264,8 @@ pub struct ZoneLabels {
     pub server: String,
     /// The zone with its final dot, or `dropped`.
     pub zone: String,
+    /// The name of the block's view, or empty.
+    pub view: String,
     /// The label `zones` of the cache's metrics: the cache's zones, joined by commas.
     pub cache_zones: String,
     /// The label `plugin` of responses that a plugin wrote; it is empty for all others.

@@ -119,6 +119,7 @@ mod tests {
     fn queries_are_summed_over_threads() {
         let zones = Arc::new(ZoneRegistry::default());
         let labels = ZoneLabels {
+            view: String::new(),
             server: "dns://127.0.0.1:53".into(),
             zone: "example.org.".into(),
             cache_zones: "example.org.".into(),

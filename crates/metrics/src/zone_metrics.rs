@@ -143,7 +143,7 @@ impl<'z> Zone<'z> {
     }
 
     fn zone_labels(&self) -> [(&'static str, &'z str); 3] {
-        [("server", &self.labels.server), ("zone", &self.labels.zone), ("view", "")]
+        [("server", &self.labels.server), ("zone", &self.labels.zone), ("view", &self.labels.view)]
     }
 
     fn sum(&self, counter: impl Fn(&ZoneCounters) -> &Counter) -> u64 {

@@ -401,7 +401,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let (place, at) = (self.subqueries.len(), self.at);
         self.subqueries.push((key, SubqueryState::InProgress));
         self.at_target |= is_target;
-        let end = match from.map_or_else(|| self.route.find(query).map(|zone| (zone, 0)), Ok) {
+        let end = match from.map_or_else(|| self.route.find(query, self.context).map(|zone| (zone, 0)), Ok) {
             Ok((zone, step)) => {
                 let mut inbound = Inbound::new(zone, query, step, usize::MAX);
                 inbound.effective.is_target = self.at_target;

@@ -161,7 +161,7 @@ pub fn serve<'h>(
         *outcome = Outcome::OPEN;
         return Served::Reply;
     }
-    let zone = match endpoint.route.find(query) {
+    let zone = match endpoint.route.find(query, context) {
         Ok(zone) => zone,
         Err(failure) => {
             *outcome = no_zone(query, failure, context.proto, out);

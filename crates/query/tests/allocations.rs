@@ -121,7 +121,8 @@ impl Scene {
     /// denial.
     fn keep(&self, packet: &[u8], ttl: u32, addresses: &[[u8; 4]]) {
         let query = query(packet);
-        let zone = self.configuration.endpoints[&Endpoint::dns(AT)].served.route.find(&query).unwrap();
+        let zone =
+            self.configuration.endpoints[&Endpoint::dns(AT)].served.route.candidates(&query).unwrap()[0];
         let cache = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
         let mut reply = packet[..12].to_vec();
         reply[2] |= 0x80;

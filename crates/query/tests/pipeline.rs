@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use scene::{Scene, Sent, packet};
-use wire::RType;
+use wire::{Proto, RType};
 
 const AT: &str = "127.0.0.1:53";
 
@@ -282,4 +282,27 @@ fn lookups_are_counted() {
     for (what, found, expected) in counts {
         assert_eq!(found, expected, "{what}");
     }
+}
+
+/// Two views of one zone on one address never share a cached answer, whatever their names; a view
+/// with another condition begins with an empty cache.
+#[test]
+fn views_have_caches_of_their_own() {
+    let corefile = |condition: &str| {
+        let view = format!("view a {{\nexpr {condition}\n}}");
+        let block = |view: &str| format!(". {{\nbind 127.0.0.1\n{view}\ncache\nforward . 192.0.2.53\n}}\n");
+        [block(&view), block("view a"), block("")].concat()
+    };
+    let mut scene = Scene::new(&corefile("proto() == 'udp'"));
+    scene.keep(AT, "kept.example.org", RType::A, &["kept.example.org. 300 IN A 192.0.2.1"]);
+    let ask = |scene: &Scene| scene.ask(AT, "kept.example.org", RType::A);
+    let kept = ask(&scene);
+    assert!(kept.contains("192.0.2.1"), "{kept}");
+    scene.proto = Proto::Tcp;
+    assert_eq!(ask(&scene), "forward");
+    scene.proto = Proto::Udp;
+    scene.reload(&corefile("proto() == 'udp'"));
+    assert_eq!(ask(&scene), kept);
+    scene.reload(&corefile("proto() in ['udp']"));
+    assert_eq!(ask(&scene), "forward");
 }

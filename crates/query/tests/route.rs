@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use plugin::QueryContext;
 use plugin::failure::Failure;
 use proptest::prelude::*;
 use query::route::Route;
 use scene::{Scene, packet};
-use wire::{Class, Name, RType, Verdict, accept};
+use wire::{Class, Name, Proto, RType, Verdict, accept};
 
 /// Blocks that serve `zones` on one address each; `forwards` names those with a forward.
 fn scene(blocks: &[(&str, &str)]) -> Scene {
@@ -19,7 +20,10 @@ fn found(route: &Route, name: &str, rtype: RType, class: Class) -> String {
     let end = packet.len();
     packet[end - 2..].copy_from_slice(&class.0.to_be_bytes());
     let Verdict::Pass(query) = accept(&packet) else { panic!("refused") };
-    let found = route.find(&query);
+    let client = scene::client();
+    let server = ([127, 0, 0, 1], 53).into();
+    let context = QueryContext::new(clock::now(), &client, server, Proto::Udp, 0);
+    let found = route.find(&query, &context);
     if rtype != RType::DS && class == Class::IN {
         let longest = route.longest(&query.name).map(|zone| zone.index);
         assert_eq!(longest, found.as_ref().ok().map(|zone| zone.index), "{name}");
@@ -105,6 +109,68 @@ fn zones_per_address() {
         assert_eq!(served.map_or(9, |zone| zone.block.index), block, "{name} at {at}");
     }
     assert_eq!(route(&scene, "127.0.0.2:53").zones().count(), 2);
+}
+
+/// Blocks with views and the queries that they admit: zone first, then the order of the blocks.
+#[test]
+fn views_are_asked_in_order() {
+    let view =
+        |name: &str, condition: &str| format!("bind 127.0.0.1\nview {name} {{\n{condition}\n}}\nwhoami");
+    let mx = view("mx", "expr type() == 'MX'");
+    let all = view("all", "");
+    let never = view("never", "expr name() + 1 == 2");
+    let two = view("two", "expr type() == 'TXT'\nexpr client_ip() == '192.0.2.200'");
+    const PLAIN: &str = "bind 127.0.0.1\nwhoami";
+    let scene = scene(&[
+        ("example.org", &mx),
+        ("example.org", &never),
+        ("example.org", PLAIN),
+        ("org", &two),
+        ("sub.example.org", &mx),
+        ("net", &mx),
+        ("com", &all),
+        ("com", PLAIN),
+        (".", &two),
+    ]);
+    let none = Failure::NoZone.to_string();
+    let route = route(&scene, "127.0.0.1:53");
+    for (name, rtype, expected) in [
+        ("example.org", RType::MX, "0"),
+        ("a.example.org", RType::MX, "0"),
+        ("example.org", RType::A, "2"),
+        ("sub.example.org", RType::MX, "4"),
+        ("a.sub.example.org", RType::A, "2"),
+        ("sub.example.org", RType::DS, "2"),
+        ("org", RType::TXT, "3"),
+        ("org", RType::A, &none),
+        ("net", RType::MX, "5"),
+        ("net", RType::TXT, "8"),
+        ("net", RType::A, &none),
+        ("com", RType::A, "6"),
+        ("", RType::TXT, "8"),
+        ("", RType::A, &none),
+    ] {
+        assert_eq!(block_of(route, name, rtype), expected, "{name} {rtype}");
+    }
+    assert_eq!(route.zones().count(), 9);
+    for (zone, block) in
+        [("example.org", Some(2)), ("com", Some(7)), ("net", Some(5)), (".", Some(8)), ("a", None)]
+    {
+        let found = route.zone(&Name::from_text(zone).unwrap());
+        assert_eq!(found.map(|zone| zone.block.index), block, "{zone}");
+    }
+}
+
+fn block_of(route: &Route, name: &str, rtype: RType) -> String {
+    let packet = packet(name, rtype, None);
+    let Verdict::Pass(query) = accept(&packet) else { panic!("refused") };
+    let client = scene::client();
+    let server = ([127, 0, 0, 1], 53).into();
+    let context = QueryContext::new(clock::now(), &client, server, Proto::Udp, 0);
+    match route.find(&query, &context) {
+        Ok(zone) => zone.block.index.to_string(),
+        Err(failure) => failure.to_string(),
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use logging::metadata::Labels;
 use logging::{LineRing, LogEntry};
 use wire::{OptionBytes, Proto, Query};
 
+use crate::QueryContext;
 use crate::failure::Failure;
 
 /// The hooks of one block.
@@ -25,10 +26,25 @@ pub struct Hooks {
     pub counts: bool,
     /// The publisher of metadata labels, if the block has `metadata`.
     pub labels: Option<Arc<dyn Labels>>,
+    /// Which queries for the block's zones the block serves: all without `view`.
+    pub view: Option<Arc<dyn View>>,
     /// Plugins that observe every query.
     pub ended: Vec<Box<dyn ObserveQueries>>,
     /// Plugins that observe failed queries.
     pub failed: Vec<Box<dyn ObserveFailures>>,
+}
+
+/// The condition under which a block serves a query for its zones.
+pub trait View: Send + Sync {
+    /// Returns the name of the view, for metrics.
+    fn name(&self) -> &str;
+
+    /// Whether the block serves the query; `labels` are those of the block's `metadata`. Called
+    /// before the query is routed: for a query, or a subquery with the client of its query.
+    fn admits(&self, query: &Query<'_>, context: &QueryContext<'_>, labels: Option<&dyn Labels>) -> bool;
+
+    /// Returns the condition, for `explain`.
+    fn explain(&self) -> String;
 }
 
 /// Writes options into the OPT record of replies to queries with an OPT record.
@@ -92,6 +108,16 @@ impl ReplySize {
 }
 
 impl Hooks {
+    /// Returns the name of the block's view for metrics; empty without `view`.
+    pub fn view_name(&self) -> &str {
+        self.view.as_ref().map_or("", |view| view.name())
+    }
+
+    /// Whether the block serves a query for one of its zones.
+    pub fn admits(&self, query: &Query<'_>, context: &QueryContext<'_>) -> bool {
+        self.view.as_ref().is_none_or(|view| view.admits(query, context, self.labels.as_deref()))
+    }
+
     /// Writes the options into the OPT record of a reply, if there are any.
     #[inline]
     pub fn write_options(&self, query: &Query<'_>, options: &mut OptionBytes) {

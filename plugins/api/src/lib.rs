@@ -10,6 +10,7 @@
 pub mod args;
 mod block_spec;
 pub mod bounded_regex;
+pub mod cidr;
 pub mod endpoint;
 mod error;
 mod explain;

@@ -36,6 +36,11 @@ pub trait HooksSpec: PluginSpec {
     fn publishes_labels(&self) -> bool {
         false
     }
+
+    /// Returns the publisher of this plugin's metadata labels, if the block has `metadata`.
+    fn labels(&self) -> Option<Arc<dyn Labels>> {
+        None
+    }
 }
 
 /// The directives of a plugin that acts on queries and answers around the sources.

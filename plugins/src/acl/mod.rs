@@ -14,10 +14,10 @@ use corefile::{Directive, Word};
 use ipnet::IpNet;
 use wire::{Ede, Message, Name, RType, Rcode};
 
-use crate::cidr::mapped;
 use metrics::counters::PerThread;
 use metrics::{Families, Metric};
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};
+use plugin::cidr::mapped;
 use plugin::middleware::{EffectiveQuery, Middleware, OnQuery};
 use plugin::reload_state::Persistent;
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
@@ -228,7 +228,7 @@ impl MiddlewareSpec for AclSpec {
         let zones = || self.0.iter().flat_map(|list| &list.zones);
         let of = |action, server: &String, zone: Option<&Name>| {
             let zone = zone.map(|zone| self.text_of(zone)).unwrap_or_default();
-            registry.counter(action, server, zone, context.threads)
+            registry.counter(action, server, zone, context.hooks.view_name(), context.threads)
         };
         let counters = context.servers.iter().map(|server| ServerCounters {
             server: server.clone(),
@@ -321,21 +321,29 @@ impl Middleware for Acl {
 #[derive(Debug, Default)]
 struct AclCounters(Mutex<BTreeMap<Labels, Arc<PerThread>>>);
 
-/// The action, the server, the zone of the list.
-type Labels = (usize, String, String);
+/// The action, the server, the zone of the list, the view.
+type Labels = (usize, String, String, String);
 
 impl AclCounters {
-    fn counter(&self, action: Action, server: &str, zone: String, threads: usize) -> Arc<PerThread> {
+    fn counter(
+        &self,
+        action: Action,
+        server: &str,
+        zone: String,
+        view: &str,
+        threads: usize,
+    ) -> Arc<PerThread> {
         let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let labels = (action as usize, server.to_owned(), zone);
+        let labels = (action as usize, server.to_owned(), zone, view.to_owned());
         counters.entry(labels).or_insert_with(|| Arc::new(PerThread::new(threads))).clone()
     }
 }
 
 impl Persistent for AclCounters {
     fn collect(&self, into: &mut Families) {
-        for ((action, server, zone), counter) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            let labels = [("server", server.as_str()), ("view", ""), ("zone", zone.as_str())];
+        for ((action, server, zone, view), counter) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            let labels = [("server", server.as_str()), ("view", view.as_str()), ("zone", zone.as_str())];
             let labels = if *action == Action::Allow as usize { &labels[..2] } else { &labels };
             // As in CoreDNS, a counter has no sample before it is first incremented.
             if counter.get() > 0 {

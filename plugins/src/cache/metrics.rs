@@ -8,10 +8,10 @@ pub fn collect(cache: &Cache, into: &mut Families) {
     into.gauge(BYTES, &[], cache.bytes() as f64);
 }
 
-/// Adds a block's entries and evictions. `zones` is the value of the label `zones`.
-pub fn collect_block(cache: &BlockCache, server: &str, zones: &str, into: &mut Families) {
+/// Adds a block's entries and evictions. `zones` and `view` are the values of these labels.
+pub fn collect_block(cache: &BlockCache, server: &str, zones: &str, view: &str, into: &mut Families) {
     for kind in AnswerKind::ALL {
-        let labels = [("server", server), ("type", kind.label()), ("zones", zones), ("view", "")];
+        let labels = [("server", server), ("type", kind.label()), ("zones", zones), ("view", view)];
         into.gauge(ENTRIES, &labels, cache.entries(kind) as f64);
         let evictions = cache.evictions(kind);
         // As in CoreDNS, a counter has no sample before it is first incremented.

@@ -12,9 +12,9 @@ use ipnet::IpNet;
 use rand::seq::SliceRandom as _;
 use wire::{Message, RType, Rcode, Rr, Section};
 
-use crate::cidr::canonical;
 use plugin::QueryContext;
 use plugin::args::{Args, Result, bad, once, path, unknown_property};
+use plugin::cidr::canonical;
 use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, ResponseHook, Subqueries};
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
 use weighted::{WeightFiles, Weights};

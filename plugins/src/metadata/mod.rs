@@ -13,7 +13,7 @@ use logging::metadata::Labels;
 use wire::Name;
 
 use plugin::args::{Result, no_block, once, zones_or};
-use plugin::spec::{BuildContext, HooksSpec, ParseContext};
+use plugin::spec::{BuildContext, HooksSpec, ParseContext, Role};
 
 /// The directive: labels are enabled.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,8 +59,11 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
 
 impl HooksSpec for MetadataSpec {
     fn build(&self, context: &mut BuildContext<'_>) {
-        let sources = context.plugins.iter().filter_map(|(_, role)| role.source());
-        let known: Vec<_> = sources.filter_map(|source| source.labels(context)).collect();
+        let labels = |(_, role): &(&str, Role)| match role.hooks() {
+            Some(hooks) => hooks.labels(),
+            None => role.source()?.labels(context),
+        };
+        let known: Vec<_> = context.plugins.iter().filter_map(labels).collect();
         context.hooks.labels = Some(self.labels(known, context.zones));
     }
 

@@ -1,8 +1,6 @@
 //! `template`: answers built from patterns and Go templates.
 
 mod captures;
-mod expr_env;
-mod expression;
 mod message_fields;
 mod odd;
 mod record_text;
@@ -11,14 +9,13 @@ mod var;
 
 use std::sync::Arc;
 
+use expression::{Facts, QueryFacts};
 use gotemplate::{Fields, Schema, Value};
 use regex::{Captures, Regex};
 use wire::{Class, CompressingWriter, Flags, Name, Query, RType, Rcode, Reply, Section};
 
 use crate::name_display::NameText;
 use captures::Groups;
-use expr_env::facts;
-pub use expression::{Expression, ExpressionError, Facts, is_free};
 use logging::metadata::Labels;
 use message_fields::{Asked, QUESTION};
 use metrics::counters::{Counter, PerThread, ThreadCounters};
@@ -73,7 +70,7 @@ impl SourceSpec for TemplateSpecs {
         let registry = context.reload_state.get::<TemplateRegistry>();
         let one = |spec: &TemplateSpec| One {
             scope: context.scope(&spec.zones),
-            counters: registry.counters(context.servers, spec, context.threads),
+            counters: registry.counters(context, spec),
             ede: spec.ede.as_ref().map(|(code, text)| [&code.to_be_bytes(), text.as_bytes()].concat().into()),
             same_for_all: spec.has_no_records() && spec.takes_every_name(),
             labels: context.hooks.labels.clone(),
@@ -173,7 +170,8 @@ impl TemplateSpec {
         if self.vars.is_empty() && self.conditions.is_empty() {
             return Ok(Some(Entries::default()));
         }
-        let mut facts = facts(context, labels, size, query, name);
+        let data = QueryFacts { context, labels, size, query, name };
+        let mut facts = Facts::new(&data);
         for (index, group) in regex.captures(name).iter().flat_map(Captures::iter).enumerate() {
             let text = group.map_or("", |group| group.as_str());
             facts.add_group(&index.to_string(), text);
@@ -188,7 +186,7 @@ impl TemplateSpec {
             facts.add_var(name, value);
         }
         for condition in &self.conditions {
-            if !matches!(condition.run(&facts)?, expr::Value::Bool(true)) {
+            if !matches!(condition.run(&facts)?, expression::Value::Bool(true)) {
                 return Ok(None);
             }
         }
@@ -390,7 +388,8 @@ impl Fields for Data<'_> {
 
     /// A label without a value is empty, as all are in CoreDNS without `metadata`.
     fn call(&self, name: &str, label: &str) -> Option<Value<'_>> {
-        let known = || expr_env::label(self.context, self.labels?, self.asked.query, label);
+        let client = self.context.client().ip().to_canonical();
+        let known = || self.labels?.label(label, &self.asked.query.name, Some(client));
         (name == "Meta").then(|| Value::Text(known().unwrap_or_default().into()))
     }
 }
@@ -421,6 +420,8 @@ pub struct TemplateLabels {
     pub server: String,
     /// The template's first zone.
     pub zone: String,
+    /// The name of the block's view, or empty.
+    pub view: String,
     /// The template's class.
     pub class: String,
     /// The template's type.
@@ -435,7 +436,7 @@ impl Persistent for TemplateRegistry {
             let shared = [
                 ("server", labels.server.as_str()),
                 ("zone", &labels.zone),
-                ("view", ""),
+                ("view", &labels.view),
                 ("class", &labels.class),
                 ("type", &labels.rtype),
             ];
@@ -456,11 +457,12 @@ impl Persistent for TemplateRegistry {
 }
 
 impl TemplateRegistry {
-    /// Returns the counters of the template, created on first use for `threads` writers.
-    pub fn counters(&self, servers: &[String], spec: &TemplateSpec, threads: usize) -> Arc<TemplateCounters> {
+    /// Returns the counters of the template, created on first use.
+    fn counters(&self, context: &BuildContext<'_>, spec: &TemplateSpec) -> Arc<TemplateCounters> {
         let records = spec.answer.iter().chain(&spec.authority).chain(&spec.additional);
         let labels = TemplateLabels {
-            server: servers.first().cloned().unwrap_or_default(),
+            server: context.servers.first().cloned().unwrap_or_default(),
+            view: context.hooks.view_name().to_owned(),
             zone: spec.zones.first().map(|zone| spec.hidden.text(zone)).unwrap_or_default(),
             class: spec.class.to_string(),
             rtype: spec.rtype.to_string(),
@@ -471,7 +473,7 @@ impl TemplateRegistry {
             return counters.clone();
         }
         let counters = Arc::new(TemplateCounters {
-            matches: PerThread::new(threads),
+            matches: PerThread::new(context.threads),
             template_failures: Counter::default(),
             rr_failures: Counter::default(),
         });

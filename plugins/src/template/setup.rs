@@ -3,11 +3,11 @@
 use std::sync::{Arc, LazyLock};
 
 use corefile::{Directive, Located, Location, Word};
+use expression::{Expression, Names, is_free};
 use gotemplate::{Schema, Template};
 use regex::Regex;
 use wire::{Class, Name, RType, Rcode};
 
-use super::{Expression, is_free};
 use plugin::args::{Args, Result, bad, no_block, number, regex, unknown_property, zones_or};
 use plugin::spec::{ParseContext, SourceSpec};
 use plugin::{Fallthrough, HiddenZones, SetupError};
@@ -122,14 +122,14 @@ fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
                         "a name for a variable: letters, digits and _, and no word of the language",
                     ));
                 }
-                let expression = expression(args.some()?, &names)?;
+                let expression = Expression::read(PLUGIN, args.some()?, Names::Template(&names))?;
                 names.push(name.text.clone());
                 spec.vars.push((name.text.clone(), expression));
             }
             "expr" => {
                 no_block(PLUGIN, property)?;
                 let words = Args::new(PLUGIN, property, "an expression").some()?;
-                spec.conditions.push(expression(words, &names)?);
+                spec.conditions.push(Expression::read(PLUGIN, words, Names::Template(&names))?);
             }
             _ => {}
         }
@@ -186,22 +186,6 @@ fn records(property: &Directive, schema: &Schema, into: &mut Vec<Record>) -> Res
         });
     }
     Ok(())
-}
-
-/// An expression of several words, joined as in CoreDNS; an error has the place of its word.
-fn expression(words: &[Word], vars: &[String]) -> Result<Expression> {
-    let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
-    Expression::compile(&texts.join(" "), vars).map_err(|(position, error)| {
-        let mut end = 0;
-        let word = words.iter().find(|word| {
-            end += word.text.len() + 1;
-            position < end
-        });
-        let at = word
-            .or_else(|| words.last())
-            .map_or_else(|| Location::file_only("Corefile"), |word| word.at.clone());
-        Located::new(&at, SetupError::Own { plugin: PLUGIN, error: error.into() })
-    })
 }
 
 #[cfg(test)]

@@ -20,21 +20,21 @@ pub(super) struct Items(Vec<Var>);
 pub(super) struct Entries(Vec<(String, Var)>);
 
 impl Var {
-    pub(super) fn new(value: &expr::Value) -> Self {
+    pub(super) fn new(value: &expression::Value) -> Self {
         match value {
-            expr::Value::Bool(value) => Self::Bool(*value),
-            expr::Value::Integer(number) => Self::Int(*number),
+            expression::Value::Bool(value) => Self::Bool(*value),
+            expression::Value::Integer(number) => Self::Int(*number),
             // Go's shortest form; whole numbers have no point in Go either.
-            expr::Value::Float(number) => Self::Text(number.to_string()),
-            expr::Value::String(text) => Self::Text(text.clone()),
-            expr::Value::Array(values) => Self::List(Items(values.iter().map(Self::new).collect())),
-            expr::Value::Bytes(bytes) => {
+            expression::Value::Float(number) => Self::Text(number.to_string()),
+            expression::Value::String(text) => Self::Text(text.clone()),
+            expression::Value::Array(values) => Self::List(Items(values.iter().map(Self::new).collect())),
+            expression::Value::Bytes(bytes) => {
                 Self::List(Items(bytes.iter().map(|byte| Self::Int(i64::from(*byte))).collect()))
             }
-            expr::Value::Map(values) => Self::Map(Entries(
+            expression::Value::Map(values) => Self::Map(Entries(
                 values.iter().map(|(key, value)| (key.clone(), Self::new(value))).collect(),
             )),
-            expr::Value::Nil | expr::Value::KeyedMap(_) => Self::Nil,
+            expression::Value::Nil | expression::Value::KeyedMap(_) => Self::Nil,
         }
     }
 

@@ -148,7 +148,7 @@ impl Scene {
     pub fn keep(&self, at: &str, name: &str, rtype: RType, records: &[&str]) {
         let packet = packet(name, rtype, None);
         let Verdict::Pass(query) = accept(&packet) else { panic!("refused") };
-        let zone = self.plan(at).served.route.find(&query).unwrap();
+        let zone = self.plan(at).served.route.candidates(&query).unwrap()[0];
         let cache = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
         let (mut body, mut buffer) = (Vec::new(), Vec::new());
         let mut made = wire::CompressingWriter::new(query.question, &mut body).unwrap();

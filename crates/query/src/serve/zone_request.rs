@@ -24,7 +24,7 @@ pub(super) fn serve<'h>(
     outcome: &mut Outcome,
 ) -> Served<'h> {
     let query = &request.query;
-    let zone = match endpoint.route.find(query) {
+    let zone = match endpoint.route.find(query, context) {
         Ok(zone) => zone,
         Err(_) if is_update(query) => {
             *outcome = no_update(query, out);

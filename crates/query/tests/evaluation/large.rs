@@ -50,7 +50,7 @@ fn ask_upstream(
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet(name, RType::A, None);
     let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let zone = plan.served.route.find(&query).unwrap();
+    let zone = plan.served.route.candidates(&query).unwrap()[0];
     let client = scene::client();
     let context = QueryContext::new(scene.now, &client, AT.parse().unwrap(), proto, 0);
     let (mut tables, mut found, mut spent, mut names) =

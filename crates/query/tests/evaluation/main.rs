@@ -189,7 +189,7 @@ fn answers_are_found_by_key() {
         (scene::packet("far.example.org", RType::A, None), scene::packet("far.other", RType::A, None));
     let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let wire::Verdict::Pass(of_other) = wire::accept(&elsewhere) else { panic!("refused") };
-    let (zone, other) = (route.find(&query).unwrap(), route.find(&of_other).unwrap());
+    let (zone, other) = (route.candidates(&query).unwrap()[0], route.candidates(&of_other).unwrap()[0]);
     let answer_to = |zone, query: &Query<'_>| {
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
@@ -232,7 +232,7 @@ fn suspended_queries_memory_quota() {
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("far.example.org", RType::A, None);
     let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let zone = plan.served.route.find(&query).unwrap();
+    let zone = plan.served.route.candidates(&query).unwrap()[0];
     let mut octets = Vec::new();
     let mut reply = Reply::start(&mut octets, &query);
     reply.push(Section::Answer, wire::Owner::Question, RType::TXT, Class::IN, 1, &[0; 60_000]);
@@ -292,7 +292,7 @@ fn rounds(
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet(name, RType::A, None);
     let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let zone = plan.served.route.find(&query).unwrap();
+    let zone = plan.served.route.candidates(&query).unwrap()[0];
     let client = scene::client();
     let (mut tables, context) = (HostsGuard::default(), scene.context(AT, &client));
     let (mut found, mut spent, mut rounds) = (Vec::new(), Usage::default(), Vec::new());
@@ -406,7 +406,7 @@ fn candidates_start_below_their_middleware() {
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("a.example.org", RType::A, None);
     let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let (zone, mut tables) = (plan.served.route.find(&query).unwrap(), HostsGuard::default());
+    let (zone, mut tables) = (plan.served.route.candidates(&query).unwrap()[0], HostsGuard::default());
     let client = scene::client();
     let context = scene.context(AT, &client);
     let mut evaluation =

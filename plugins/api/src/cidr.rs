@@ -1,10 +1,10 @@
-//! Conversion of IPv4-mapped networks.
+//! Conversion of IPv4-mapped networks to the IPv4 networks that Go takes them for.
 
 use ipnet::{IpNet, Ipv4Net};
 
 /// Returns the IPv4 network of an IPv4-mapped one (`::ffff:192.0.2.0/120`, RFC 4291, section
 /// 2.5.5.2); `None` for any other network.
-pub(crate) fn mapped(network: &IpNet) -> Option<Ipv4Net> {
+pub fn mapped(network: &IpNet) -> Option<Ipv4Net> {
     let IpNet::V6(network) = network else { return None };
     let length = network.prefix_len().checked_sub(96)?;
     Ipv4Net::new(network.network().to_ipv4_mapped()?, length).ok()
@@ -12,7 +12,7 @@ pub(crate) fn mapped(network: &IpNet) -> Option<Ipv4Net> {
 
 /// Returns the network that Go's `net.IPNet` compares with addresses: an IPv4-mapped network
 /// becomes an IPv4 network.
-pub(crate) fn canonical(network: IpNet) -> IpNet {
+pub fn canonical(network: IpNet) -> IpNet {
     mapped(&network).map_or(network, IpNet::V4)
 }
 

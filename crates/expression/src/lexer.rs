@@ -1,6 +1,6 @@
 //! Splits an expression into words, and checks its names and limits.
 
-use super::ExpressionError;
+use super::{ExpressionError, Names};
 
 /// A word of an expression, and where it starts.
 #[derive(Clone, Copy)]
@@ -74,7 +74,12 @@ pub(super) fn bounds(text: &str) -> Result<(), (usize, ExpressionError)> {
 ///
 /// # Errors
 /// With the position in `text`.
-pub(super) fn names(text: &str, vars: &[String]) -> Result<(), (usize, ExpressionError)> {
+pub(super) fn names(text: &str, names: Names<'_>) -> Result<(), (usize, ExpressionError)> {
+    let (vars, has_groups) = match names {
+        Names::None => (&[][..], false),
+        Names::Template(vars) => (vars, true),
+    };
+    let is_known = |name: &str| known(has_groups).any(|known| *known == name);
     let tokens = tokens(text);
     for (index, token) in tokens.iter().enumerate() {
         if token.kind != Kind::Name || token.text.starts_with('#') {
@@ -97,8 +102,8 @@ pub(super) fn names(text: &str, vars: &[String]) -> Result<(), (usize, Expressio
             (_, name, after) if after != "(" && vars.iter().any(|var| var == name) => continue,
             (_, name, _) if is_known(name) => ExpressionError::NotCalled(name.to_owned()),
             (_, name, _) => {
-                let nearest = corefile::nearest(name, known().copied());
-                ExpressionError::UnknownName { found: name.to_owned(), nearest }
+                let nearest = corefile::nearest(name, known(has_groups).copied());
+                ExpressionError::UnknownName { found: name.to_owned(), has_vars: has_groups, nearest }
             }
         };
         return Err((token.at, error));
@@ -107,18 +112,15 @@ pub(super) fn names(text: &str, vars: &[String]) -> Result<(), (usize, Expressio
 }
 
 /// All names that can be called.
-fn known() -> impl Iterator<Item = &'static &'static str> {
-    QUERY.iter().chain(FUNCTIONS).chain(CLOSURES)
-}
-
-fn is_known(name: &str) -> bool {
-    known().any(|known| *known == name)
+fn known(has_groups: bool) -> impl Iterator<Item = &'static &'static str> {
+    let groups = [&GROUP].into_iter().filter(move |_| has_groups);
+    QUERY.iter().chain(FUNCTIONS).chain(CLOSURES).chain(groups)
 }
 
 /// Whether a name has a meaning in the language. The parser splits off a prefix `not`, `true`,
 /// `false` or `nil`, so that it would misread a name that begins with one.
 pub(super) fn is_taken(name: &str) -> bool {
-    let all = [KEYWORDS, FUNCTIONS, CLOSURES, QUERY, ELSEWHERE, &["let"]];
+    let all = [KEYWORDS, FUNCTIONS, CLOSURES, &QUERY, ELSEWHERE, &["let", GROUP]];
     all.iter().any(|names| names.contains(&name))
         || ["not", "true", "false", "nil"].iter().any(|prefix| name.starts_with(prefix))
 }
@@ -201,7 +203,7 @@ const KEYWORDS: &[&str] = &[
     "true",
 ];
 /// CoreDNS's functions about a query.
-pub(super) const QUERY: &[&str] = &[
+pub(super) const QUERY: [&str; 13] = [
     "type",
     "name",
     "class",
@@ -216,6 +218,8 @@ pub(super) const QUERY: &[&str] = &[
     "server_ip",
     "server_port",
 ];
+/// The function of capture groups.
+const GROUP: &str = "group";
 const FUNCTIONS: &[&str] = &[
     "abs",
     "bitand",
@@ -233,7 +237,6 @@ const FUNCTIONS: &[&str] = &[
     "float",
     "floor",
     "get",
-    "group",
     "hasPrefix",
     "hasSuffix",
     "incidr",

@@ -3,23 +3,36 @@
 use super::*;
 use proptest::prelude::*;
 
+/// A query whose labels have their names in upper case as values.
+struct Known;
+
+impl QueryData for Known {
+    fn value(&self, function: &str) -> Value {
+        match function {
+            "type" => "A".into(),
+            "name" => "ip-7.example.org.".into(),
+            "class" => "IN".into(),
+            "proto" => "udp".into(),
+            "size" => 44_i64.into(),
+            "client_ip" => "192.0.2.7".into(),
+            "port" => "40000".into(),
+            "id" => 7_i64.into(),
+            "opcode" => 0_i64.into(),
+            "do" => false.into(),
+            "bufsize" => 512_i64.into(),
+            "server_ip" => "127.0.0.1".into(),
+            "server_port" => "53".into(),
+            _ => Value::Nil,
+        }
+    }
+
+    fn label(&self, label: &str) -> Option<String> {
+        (label != "a/b").then(|| label.to_uppercase())
+    }
+}
+
 fn facts() -> Facts<'static> {
-    let known = [
-        ("type", "A".into()),
-        ("name", "ip-7.example.org.".into()),
-        ("class", "IN".into()),
-        ("proto", "udp".into()),
-        ("size", 44_i64.into()),
-        ("client_ip", "192.0.2.7".into()),
-        ("port", "40000".into()),
-        ("id", 7_i64.into()),
-        ("opcode", 0_i64.into()),
-        ("do", false.into()),
-        ("bufsize", 512_i64.into()),
-        ("server_ip", "127.0.0.1".into()),
-        ("server_port", "53".into()),
-    ];
-    let mut facts = Facts::new(known, |label| (label != "a/b").then(|| label.to_uppercase()));
+    let mut facts = Facts::new(&Known);
     facts.add_group("0", "ip-7.example.org.");
     facts.add_group("1", "7");
     facts.add_group("n", "7");
@@ -28,8 +41,8 @@ fn facts() -> Facts<'static> {
 }
 
 fn run(text: &str) -> Result<String, String> {
-    let expression =
-        Expression::compile(text, &["v".to_owned()]).map_err(|(at, error)| format!("{at}: {error}"))?;
+    let expression = Expression::compile(text, Names::Template(&["v".to_owned()]))
+        .map_err(|(at, error)| format!("{at}: {error}"))?;
     expression.run(&facts()).map(|value| value.to_string())
 }
 

@@ -1,22 +1,28 @@
-//! `var` and `expr` of `template`: expressions of expr-lang with data of a query.
+//! Expressions of expr-lang with data of a query: `var` and `expr` of `template`, `expr` of `view`.
 //!
 //! The crate `expr` checks the syntax. Names, sizes and depth are checked here, when the Corefile
 //! is read, and an evaluation has a maximum number of steps: no expression or query can block a
 //! worker or fill its memory.
 
+use std::array::from_fn;
 use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 
-use expr::{Context, ContextProvider, Environment, Value};
+use corefile::{Located, Location, Word};
+pub use expr::Value;
+use expr::{Context, ContextProvider, Environment};
 use ipnet::IpNet;
 use pest::error::InputLocation;
+use plugin::SetupError;
+use plugin::cidr::canonical;
 use thiserror::Error;
 
 mod lexer;
+mod query_facts;
 
-use crate::cidr::canonical;
+pub use query_facts::QueryFacts;
 
 /// Why an expression cannot be used.
 #[derive(Debug, Error)]
@@ -28,10 +34,12 @@ pub enum ExpressionError {
     #[error("the expression ends too early")]
     Short,
     /// A name that is neither a variable nor a function.
-    #[error("{found:?} in the expression is neither a `var` above it nor a function{}", hint(*.nearest))]
+    #[error("{found:?} in the expression is {}{}", unknown(*.has_vars), hint(*.nearest))]
     UnknownName {
         /// The name.
         found: String,
+        /// Whether the plugin has variables.
+        has_vars: bool,
         /// The known name nearest to it.
         nearest: Option<&'static str>,
     },
@@ -62,6 +70,10 @@ pub enum ExpressionError {
     PatternNotWritten,
 }
 
+fn unknown(has_vars: bool) -> &'static str {
+    if has_vars { "neither a `var` above it nor a function" } else { "no function" }
+}
+
 fn hint(word: Option<&'static str>) -> String {
     word.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default()
 }
@@ -72,12 +84,40 @@ pub struct Expression {
     program: expr::Program,
 }
 
+/// The names that a plugin adds to those of the language and of a query.
+#[derive(Debug, Clone, Copy)]
+pub enum Names<'n> {
+    /// None: `view`.
+    None,
+    /// `group()`, and these variables: `template`.
+    Template(&'n [String]),
+}
+
 impl Expression {
-    /// Compiles an expression that may use `vars`. Errors have their position in `text`.
+    /// Compiles the words of a property, joined by blanks as in CoreDNS.
+    ///
+    /// # Errors
+    /// [`ExpressionError`], with the place of its word.
+    pub fn read(plugin: &'static str, words: &[Word], names: Names<'_>) -> Result<Self, Located<SetupError>> {
+        let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
+        Self::compile(&texts.join(" "), names).map_err(|(position, error)| {
+            let mut end = 0;
+            let word = words.iter().find(|word| {
+                end += word.text.len() + 1;
+                position < end
+            });
+            let at = word
+                .or_else(|| words.last())
+                .map_or_else(|| Location::file_only("Corefile"), |word| word.at.clone());
+            Located::new(&at, SetupError::Own { plugin, error: error.into() })
+        })
+    }
+
+    /// Compiles an expression. Errors have their position in `text`.
     ///
     /// # Errors
     /// [`ExpressionError`].
-    pub fn compile(text: &str, vars: &[String]) -> Result<Self, (usize, ExpressionError)> {
+    pub fn compile(text: &str, names: Names<'_>) -> Result<Self, (usize, ExpressionError)> {
         // Bounds are checked first: the crate's parser recurses.
         lexer::bounds(text)?;
         // A panic of the crate's parser must not end a reload.
@@ -87,7 +127,7 @@ impl Expression {
             Ok(Err(error)) => return Err(syntax(text, &error)),
             Err(_) => return Err((0, ExpressionError::NotBuilt(text.to_owned()))),
         };
-        lexer::names(text, vars)?;
+        lexer::names(text, names)?;
         Ok(Self { program })
     }
 
@@ -132,14 +172,22 @@ fn syntax(text: &str, error: &expr::Error) -> (usize, ExpressionError) {
     }
 }
 
-/// The value of a label, by its name.
-type LabelOf<'q> = dyn Fn(&str) -> Option<String> + 'q;
+/// Data of a query, each value computed when an expression first needs it.
+pub trait QueryData {
+    /// Returns the value of a function without arguments, such as `name`.
+    fn value(&self, function: &str) -> Value;
+
+    /// Returns the value of a metadata label.
+    fn label(&self, label: &str) -> Option<String>;
+}
 
 /// The functions of expressions for one query, and its variables.
 pub struct Facts<'q> {
+    data: &'q dyn QueryData,
+    /// Values of the functions about a query, in the order of `lexer::QUERY`.
+    functions: [OnceCell<Value>; lexer::QUERY.len()],
+    /// Groups and variables.
     values: Vec<(String, Value)>,
-    /// Returns the value of a label of the query.
-    label: Box<LabelOf<'q>>,
     labels: ReadLabels,
     steps: Cell<u32>,
 }
@@ -150,13 +198,10 @@ pub struct Facts<'q> {
 struct ReadLabels(OnceCell<Box<(String, Value, Self)>>);
 
 impl<'q> Facts<'q> {
-    /// The values of functions by name, and the publisher of labels; the groups are added.
-    pub fn new(
-        functions: impl IntoIterator<Item = (&'static str, Value)>,
-        label: impl Fn(&str) -> Option<String> + 'q,
-    ) -> Self {
-        let values = functions.into_iter().map(|(name, value)| (format!("{name}()"), value)).collect();
-        Self { values, label: Box::new(label), labels: ReadLabels::default(), steps: Cell::new(STEPS) }
+    /// Creates the facts of a query, without groups and variables.
+    pub fn new(data: &'q dyn QueryData) -> Self {
+        let functions = from_fn(|_| OnceCell::new());
+        Self { data, functions, values: Vec::new(), labels: ReadLabels::default(), steps: Cell::new(STEPS) }
     }
 
     /// Adds a capture group, by name or number.
@@ -177,7 +222,7 @@ impl<'q> Facts<'q> {
             }
             list = &one.2;
         }
-        let value = (self.label)(label)?;
+        let value = self.data.label(label)?;
         Some(&list.0.get_or_init(|| Box::new((label.to_owned(), value.into(), ReadLabels::default()))).1)
     }
 }
@@ -189,6 +234,10 @@ impl ContextProvider for Facts<'_> {
         self.steps.set(left);
         if let Some(label) = key.strip_prefix(METADATA) {
             return self.label(label);
+        }
+        let function = key.strip_suffix("()");
+        if let Some(at) = function.and_then(|name| lexer::QUERY.iter().position(|known| *known == name)) {
+            return Some(self.functions[at].get_or_init(|| self.data.value(lexer::QUERY[at])));
         }
         self.values.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
