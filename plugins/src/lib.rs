@@ -28,6 +28,7 @@ pub mod cache;
 pub mod chaos;
 pub mod debug;
 pub mod dns64;
+pub mod erratic;
 pub mod errors;
 pub mod file;
 pub mod forward;

@@ -156,7 +156,7 @@ pub static PLUGINS: &[Plugin] = &[
     source("loop", crate::r#loop::read),
     forwarding("forward", crate::forward::read),
     absent("grpc"),
-    absent("erratic"),
+    tail("erratic", crate::erratic::read),
     tail("whoami", crate::whoami::read),
     absent("on"),
     absent("sign"),

@@ -1,6 +1,7 @@
 //! A worker's egress: sends replies to clients, and drives the forwarder.
 
 mod deferred_delivery;
+mod delayed_replies;
 mod forwarder_actions;
 mod listen_sockets;
 mod subqueries;
@@ -22,6 +23,7 @@ use super::upstream_sockets::UpstreamSockets;
 use super::waiter::{Client, Miss, Waiter};
 use crate::server_state::ServerState;
 use deferred_delivery::DeferredDeliveries;
+use delayed_replies::DelayedReplies;
 use logging::LineRing;
 use plugin::failure::Failure;
 use query::serve::{self, Observed, Outcome};
@@ -46,6 +48,8 @@ pub(crate) struct Egress {
     /// Clients' queries with all subqueries answered: when they were received, and since when they
     /// are ready.
     ready: FairQueue<(Suspended<Client>, Instant, Instant)>,
+    /// Clients' queries whose replies wait for their time.
+    delayed: DelayedReplies,
     /// Waiters that joined a flight that has ended and are not answered yet.
     deferred: DeferredDeliveries,
 }
@@ -64,6 +68,7 @@ impl Egress {
             scratch: Vec::new(),
             upstream: None,
             ready: FairQueue::new(),
+            delayed: DelayedReplies::default(),
             deferred: DeferredDeliveries::new(),
         }
     }
@@ -71,6 +76,10 @@ impl Egress {
     /// Forwards a miss: on the worker that has the same query in flight (single flight), or on this
     /// one.
     pub(crate) fn ask(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant, miss: Miss) {
+        if miss.is_timer {
+            self.delay(miss, now);
+            return;
+        }
         let workers = self.running.inboxes.len();
         let (worker, key) = self.running.flights.worker_for(&miss, Some(self.index), workers);
         if worker == self.index {
@@ -86,7 +95,11 @@ impl Egress {
 
     /// Forwards a miss with this worker's forwarder.
     pub(crate) fn ask_here(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant, miss: Miss, key: u64) {
-        let Miss { query: held, waiter, patience } = miss;
+        if miss.is_timer {
+            self.delay(miss, now);
+            return;
+        }
+        let Miss { query: held, waiter, patience, .. } = miss;
         let zone = waiter.zone.clone();
         let Some(forwarding) = zone.block.pipeline.forwarding() else { return };
         let query = held.query();
@@ -116,7 +129,7 @@ impl Egress {
                 // Answers like a resolver that does not implement the option: the reply has no
                 // subnet.
                 let query = held.without_subnet();
-                self.ask(forwarder, now, Miss { query, waiter: refused.waiter, patience });
+                self.ask(forwarder, now, Miss { query, waiter: refused.waiter, patience, is_timer: false });
                 return;
             }
             self.fail(refused.waiter, &query, Failure::Forward(refused.failure), now);

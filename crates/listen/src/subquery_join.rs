@@ -68,6 +68,14 @@ impl<C> SubqueryHandle<C> {
         if state.waits == 0 { state.inner.take() } else { None }
     }
 
+    /// Ends a wait that adds no answer; returns the query if this was the last one outstanding.
+    pub(crate) fn complete_wait(mut self) -> Option<Suspended<C>> {
+        self.completed = true;
+        let mut state = self.state();
+        state.waits -= 1;
+        if state.waits == 0 { state.inner.take() } else { None }
+    }
+
     /// Returns the client's address as a number.
     pub(crate) fn number(&self) -> u128 {
         self.of.number

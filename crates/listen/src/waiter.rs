@@ -22,15 +22,17 @@ pub(crate) struct Miss {
     pub waiter: Waiter,
     /// How long the client waits before it gets a stale answer.
     pub patience: Option<Duration>,
+    /// Whether no upstream is asked: the client's query resumes after `patience`.
+    pub is_timer: bool,
 }
 
 impl Miss {
     /// Creates the miss of a client's query.
     pub(crate) fn new(asked: UpstreamQuery<'_>, client: Client, started: Instant) -> Self {
-        let UpstreamQuery { query, zone, patience, .. } = asked;
+        let UpstreamQuery { query, zone, patience, is_timer, .. } = asked;
         let waiter =
             Waiter { asker: query.client_params(), spelled: None, zone: zone.clone(), client, started };
-        Self { query, waiter, patience }
+        Self { query, waiter, patience, is_timer }
     }
 
     /// Returns the misses of all subqueries of a client's query, and of background refreshes.

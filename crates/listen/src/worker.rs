@@ -183,12 +183,14 @@ impl Worker {
             if wake.is_some_and(|wake| wake <= now) {
                 self.input(now, Forwarder::tick);
             }
+            self.egress.end_delays(now);
             self.resume_ready();
             self.flush(now);
             // Errors of datagrams may have made more queries ready.
             busy |= self.egress.has_ready();
             if let Some((until, in_flight)) = self.drain_until
-                && ((!busy && self.forwarder.in_flight() == 0) || now >= until)
+                && ((!busy && self.forwarder.in_flight() == 0 && self.egress.next_delayed().is_none())
+                    || now >= until)
             {
                 if in_flight == InFlight::Answered {
                     self.input(now, Forwarder::shutdown);
@@ -201,7 +203,8 @@ impl Worker {
             }
             self.turned = true;
             busy |= std::mem::take(&mut self.cut_short);
-            timeout = Some(match (busy, self.forwarder.next_wake()) {
+            let wake = self.forwarder.next_wake().into_iter().chain(self.egress.next_delayed()).min();
+            timeout = Some(match (busy, wake) {
                 (true, _) => Duration::ZERO,
                 (false, Some(wake)) => wake.saturating_duration_since(now).min(HEARTBEAT),
                 (false, None) => HEARTBEAT,

@@ -29,8 +29,8 @@ use plugin::{HostsGuard, Lookup, QueryContext};
 
 pub use crate::memory_quota::MAX_SUSPENDED_BYTES;
 use subquery::{EntryPoint, SubqueryKey, SubqueryState};
-use subquery_answer::LookupKey;
 pub use subquery_answer::{FollowCnames, SubqueryAnswer};
+use subquery_answer::{LookupKey, mark_no_referral};
 pub use suspended_query::{PendingLookups, SuspendedQuery, UpstreamQuery, Usage};
 
 /// Result of an evaluation.
@@ -174,6 +174,9 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 }
                 Stop::Sources => {
                     let (message, failure) = self.below(zone, &inbound.effective.query())?;
+                    if matches!(failure, Some(Failure::Dropped)) {
+                        return Ok(Evaluated::Drop);
+                    }
                     rcode_below = failure.is_none().then_some(message.rcode);
                     break (message, failure);
                 }
@@ -182,6 +185,10 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                     break (Box::new(failed(inbound.effective.client_query(), &failure)), Some(failure));
                 }
                 Stop::Silence => return Ok(Evaluated::Drop),
+                Stop::Wait(delay) => {
+                    self.missing.push(UpstreamQuery::timer(&inbound.effective.query(), zone, delay));
+                    return Err(NeedsUpstream);
+                }
             }
         };
         let Inbound { effective, backs, .. } = inbound;
@@ -299,6 +306,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 let patience = patience.into_iter().chain(left).min();
                 self.spent.asked += usize::from(self.at_target);
                 self.missing.push(UpstreamQuery::new(query, zone, patience, !self.at_target));
+                return Err(NeedsUpstream);
+            }
+            Lookup::Delay(delay) => {
+                self.answers.push(SubqueryAnswer::delayed(zone, query, &reply, delay.failure));
+                self.missing.push(UpstreamQuery::timer(query, zone, delay.duration));
                 return Err(NeedsUpstream);
             }
             Lookup::Pass => return Ok(self.failed(zone, query, zone.block.pipeline.unanswered())),
@@ -449,18 +461,6 @@ impl Subqueries for Evaluation<'_, '_> {
 
     fn count_when_answered(&mut self, counter: &Arc<PerThread>) {
         self.counts.push(counter.clone());
-    }
-}
-
-/// Sets RA, or AA if the block does not forward, in a NODATA of the server's own that has neither.
-///
-/// glibc and Go take NOERROR with neither flag and without answer and additional records for a lame
-/// referral: they query their next server, which may answer what `acl filter` withholds, or report
-/// a temporary failure.
-fn mark_no_referral(message: &mut Message, forwards: bool) {
-    let has_records = message.records.iter().any(|rr| rr.section != Section::Authority);
-    if message.rcode == Rcode::NOERROR && !has_records && message.flags & (Flags::AA | Flags::RA) == 0 {
-        message.flags |= if forwards { Flags::RA } else { Flags::AA };
     }
 }
 

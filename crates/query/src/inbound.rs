@@ -1,6 +1,7 @@
 //! A query on its way in through the middleware of a server block.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use wire::{Message, Query};
 
@@ -35,6 +36,8 @@ pub(crate) enum Stop<'h> {
     Fail(Failure),
     /// At middleware that drops the query.
     Silence,
+    /// Below all middleware, whose answer is known and leaves after a delay.
+    Wait(Duration),
 }
 
 impl<'h, 'q> Inbound<'h, 'q> {

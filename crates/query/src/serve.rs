@@ -195,7 +195,14 @@ pub fn serve<'h>(
                 let inbound = Inbound::passed(zone, query);
                 return evaluate(endpoint, inbound, Stop::Sources, context, tables, found, out, outcome);
             }
+            Lookup::Delay(delay) => {
+                let answer = SubqueryAnswer::delayed(zone, query, &reply, delay.failure);
+                let inbound = Inbound::passed(zone, query);
+                let (stop, wait) = (Stop::Wait(delay.duration), vec![answer]);
+                return evaluate(endpoint, inbound, stop, context, tables, wait, out, outcome);
+            }
             Lookup::Pass => (Some(refuse(&mut reply, pipeline.unanswered())), false),
+            Lookup::Fail(Failure::Dropped) => return Served::Silence,
             Lookup::Fail(failure) => (Some(refuse(&mut reply, failure)), false),
         };
     finish(zone, query, &mut reply, context.proto, failure, outcome);

@@ -26,7 +26,8 @@ pub enum Failure {
     /// The target of a CNAME has no answer; the rcode is that of the target's failure.
     #[error("the target of the CNAME has no answer: {0}")]
     Target(Rcode),
-    /// The answer depends on another name, and `acl` drops the client's query for that name.
+    /// The query is dropped, or the answer depends on another name, and `acl` drops the client's query for
+    /// that name.
     #[error("plugin/acl: a name that the answer depends on is dropped")]
     Dropped,
     /// The answer depends on too many other names.

@@ -32,5 +32,5 @@ pub use block_spec::{BlockSpec, Fallthrough, Key, Spec};
 pub use error::SetupError;
 pub use hidden_zones::HiddenZones;
 pub use hosts_guard::HostsGuard;
-pub use query_context::{Lookup, QueryContext};
+pub use query_context::{Delay, Lookup, QueryContext};
 pub use zone_scope::Scope;

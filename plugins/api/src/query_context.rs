@@ -72,8 +72,19 @@ pub enum Lookup {
     Pass,
     /// An upstream must be queried; after this duration the client gets a stale answer.
     Ask(Option<Duration>),
-    /// The query fails.
+    /// The query fails. With [`Failure::Dropped`] it has no reply.
     Fail(Failure),
+    /// The reply is written, and leaves after a delay.
+    Delay(Box<Delay>),
+}
+
+/// The delay of a reply.
+#[derive(Debug)]
+pub struct Delay {
+    /// How long the reply waits.
+    pub duration: Duration,
+    /// The failure that replaces the written reply.
+    pub failure: Option<Failure>,
 }
 
 #[cfg(test)]

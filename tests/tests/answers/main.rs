@@ -236,7 +236,7 @@ fn sections_of_plugins_have_rows() {
     for (section, plugins) in [
         (
             "blocks",
-            "acl any auto bufsize cache chaos debug dns64 errors file forward header hosts local loop minimal multisocket \
+            "acl any auto bufsize cache chaos debug dns64 erratic errors file forward header hosts local loop minimal multisocket \
              nsid reload rewrite template timeouts view",
         ),
         ("pages", "any auto chaos dns64 file header loadbalance local minimal rewrite"),

@@ -6,6 +6,7 @@ mod authentic;
 mod autopath;
 mod cache;
 mod dns64;
+mod erratic;
 mod hosts;
 mod log;
 mod nodata;

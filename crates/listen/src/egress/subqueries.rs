@@ -93,13 +93,18 @@ impl Egress {
         let started = waiter.started;
         let found = self.found(&waiter, &share, same, outcome, now);
         if let Some(inner) = share.complete(found, self.upstream) {
-            let short = inner.outer.is_short_of_memory();
-            let ready = (inner, started, now);
-            if let Err((inner, started, _)) = self.ready.push(ready.0.client.number(), ready, short) {
-                self.refuse(inner, started, Failure::Overload, now);
-            }
+            self.make_ready(inner, started, now);
         }
         None
+    }
+
+    /// Queues a query to be resumed, or refuses it if the queue is full.
+    pub(super) fn make_ready(&mut self, inner: Suspended<Client>, started: Instant, now: Instant) {
+        let short = inner.outer.is_short_of_memory();
+        let ready = (inner, started, now);
+        if let Err((inner, started, _)) = self.ready.push(ready.0.client.number(), ready, short) {
+            self.refuse(inner, started, Failure::Overload, now);
+        }
     }
 
     /// Returns the answer of a subquery for this waiter.

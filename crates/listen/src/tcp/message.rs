@@ -141,11 +141,17 @@ impl Connection {
     /// chooses.
     fn post(&self, miss: Miss) {
         let inboxes = &self.running.inboxes;
-        let (worker, key) = self.running.flights.worker_for(&miss, None, inboxes.len());
+        let (worker, key) = match miss.is_timer {
+            // A wait joins no query in flight.
+            true => ((miss.waiter.client.number() % inboxes.len().max(1) as u128) as usize, 0),
+            false => self.running.flights.worker_for(&miss, None, inboxes.len()),
+        };
         if let Some(miss) = inboxes[worker].ask(miss, key) {
             // If that worker has the flight already, later queries on other workers can no longer
             // join it (single flight); there is no other effect.
-            self.running.flights.release(key, worker);
+            if !miss.is_timer {
+                self.running.flights.release(key, worker);
+            }
             self.running.shed.add_shared(1);
             let mut reply = Vec::new();
             let Some((query, client)) = miss.without_room() else { return };

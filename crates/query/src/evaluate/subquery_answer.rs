@@ -40,6 +40,18 @@ pub enum FollowCnames {
     Last,
 }
 
+/// Sets RA, or AA if the block does not forward, in a NODATA of the server's own that has neither.
+///
+/// glibc and Go take NOERROR with neither flag and without answer and additional records for a lame
+/// referral: they query their next server, which may answer what `acl filter` withholds, or report
+/// a temporary failure.
+pub(super) fn mark_no_referral(message: &mut Message, forwards: bool) {
+    let has_records = message.records.iter().any(|rr| rr.section != Section::Authority);
+    if message.rcode == Rcode::NOERROR && !has_records && message.flags & (Flags::AA | Flags::RA) == 0 {
+        message.flags |= if forwards { Flags::RA } else { Flags::AA };
+    }
+}
+
 /// Whether the record is a CNAME of an answer section.
 pub(super) fn is_alias(rr: &Rr) -> bool {
     rr.section == Section::Answer && rr.rtype == RType::CNAME
@@ -66,6 +78,19 @@ pub(super) fn take_rcode(whole: &mut Message, target: &SubqueryResult) -> Vec<Rr
 }
 
 impl SubqueryAnswer {
+    /// Creates the answer whose reply waits: the reply, or the failure in its place.
+    pub fn delayed(
+        zone: &ServedZone,
+        query: &Query<'_>,
+        reply: &Reply<'_>,
+        failure: Option<Failure>,
+    ) -> Arc<Self> {
+        match failure {
+            Some(failure) => Self::new(zone, query, Err(failure), FollowCnames::No),
+            None => Self::of_reply(zone, query, reply, FollowCnames::No),
+        }
+    }
+
     /// Creates the answer of a block to `query`.
     pub fn new(
         zone: &ServedZone,

@@ -111,12 +111,20 @@ pub struct UpstreamQuery<'h> {
     pub patience: Option<Duration>,
     /// Whether it is the client's own query rather than a subquery.
     pub own: bool,
+    /// Whether no upstream is asked: the client's query resumes after `patience`, with the answers
+    /// that it has.
+    pub is_timer: bool,
 }
 
 impl<'h> UpstreamQuery<'h> {
     /// Creates a query without a client yet.
     pub fn new(query: &Query<'_>, zone: &'h Arc<ServedZone>, patience: Option<Duration>, own: bool) -> Self {
-        Self { query: query.owned(), zone, patience, own }
+        Self { query: query.owned(), zone, patience, own, is_timer: false }
+    }
+
+    /// Creates the wait of a delayed reply to `query`.
+    pub(super) fn timer(query: &Query<'_>, zone: &'h Arc<ServedZone>, delay: Duration) -> Self {
+        Self { is_timer: true, ..Self::new(query, zone, Some(delay), true) }
     }
 
     /// Creates a refresh of a cached answer. The answer is for all clients, so the query is sent

@@ -42,7 +42,7 @@ pub(super) fn serve<'h>(
     let passes = match stop {
         Stop::Sources => !inbound.effective.has_other_question(),
         Stop::Needs(_) => false,
-        Stop::Answer(_) | Stop::Fail(_) | Stop::Silence => {
+        Stop::Answer(_) | Stop::Fail(_) | Stop::Silence | Stop::Wait(_) => {
             // If the answer needs subqueries the middleware runs again. This failure stands for the
             // sources' answer, so that nothing is forwarded.
             let found = vec![SubqueryAnswer::new(zone, query, Err(Failure::NotTaken), FollowCnames::No)];
