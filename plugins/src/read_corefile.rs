@@ -53,9 +53,15 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
         known(directive)?;
     }
     let zones: Vec<Name> = keys.iter().map(|key| key.zone).collect();
+    let transports: Vec<Transport> = keys.iter().map(|key| key.transport).collect();
     let mut read = BlockSpec { at: block.at.clone(), keys, plugins: Vec::new() };
     for plugin in PLUGINS {
-        let written = ParseContext { zones: &zones, directives: &block.directives, read: &read.plugins };
+        let written = ParseContext {
+            zones: &zones,
+            transports: &transports,
+            directives: &block.directives,
+            read: &read.plugins,
+        };
         if let Some(role) = plugin.read(&block.directives, written)? {
             read.plugins.push((plugin.name, role));
         }

@@ -304,7 +304,10 @@ impl Forwarding {
             }
         }
         match self.forward_source.source.lookup(context, tables, query, reply, counters) {
-            Lookup::Ask(_) => Lookup::Ask(patience),
+            Lookup::Ask(None) => Lookup::Ask(patience),
+            Lookup::Ask(Some(most)) => {
+                Lookup::Ask(Some(patience.map_or(most, |patience| patience.min(most))))
+            }
             found => found,
         }
     }

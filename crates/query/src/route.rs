@@ -32,8 +32,8 @@ impl Route {
     /// Creates the route from the zones of one endpoint in the order of their blocks. A zone occurs
     /// at most once without `view`.
     pub fn new(zones: Vec<Arc<ServedZone>>) -> Self {
-        let mut route = Self::default();
-        route.other_classes = zones.iter().any(|zone| zone.block.pipeline.takes_other_classes());
+        let other_classes = zones.iter().any(|zone| zone.block.pipeline.takes_other_classes());
+        let mut route = Self { other_classes, ..Self::default() };
         if zones.iter().any(|zone| zone.block.envelope.view.is_some()) {
             route.viewed = Some(Box::new(ViewedZones::new(zones)));
             return route;

@@ -6,14 +6,15 @@
 //! The lists are filled when the block is built. An empty list costs a reply one comparison.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use logging::metadata::Labels;
 use logging::{LineRing, LogEntry};
-use wire::{OptionBytes, Proto, Query};
+use wire::{OptionBytes, Query};
 
 use crate::QueryContext;
 use crate::failure::Failure;
+pub use crate::reply_size::ReplySize;
 
 /// The hooks of one block.
 #[derive(Default)]
@@ -28,6 +29,8 @@ pub struct Hooks {
     pub labels: Option<Arc<dyn Labels>>,
     /// Which queries for the block's zones the block serves: all without `view`.
     pub view: Option<Arc<dyn View>>,
+    /// How long a query waits for upstreams, if that is less than the deadline of all queries.
+    pub patience: Option<Duration>,
     /// Plugins that observe every query.
     pub ended: Vec<Box<dyn ObserveQueries>>,
     /// Plugins that observe failed queries.
@@ -69,42 +72,6 @@ pub trait ObserveFailures: Send + Sync {
 
     /// Writes summaries that are due; called about once a second.
     fn catch_up(&self, _now: Instant) {}
-}
-
-/// The maximum size of a block's replies in bytes: over UDP the smaller of the client's and the
-/// Corefile's limit, over a connection the maximum of the length field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReplySize {
-    most: usize,
-    written: Option<u16>,
-}
-
-impl Default for ReplySize {
-    fn default() -> Self {
-        Self { most: wire::UDP_SIZE.into(), written: None }
-    }
-}
-
-impl ReplySize {
-    /// Creates the Corefile's limit for UDP.
-    pub fn at_most(octets: u16) -> Self {
-        Self { most: octets.into(), written: Some(octets) }
-    }
-
-    /// Returns the maximum size of a reply to this query over a transport.
-    #[inline]
-    pub fn limit(self, query: &Query<'_>, proto: Proto) -> usize {
-        match proto {
-            Proto::Udp => query.udp_limit().min(self.most).max(512),
-            Proto::Tcp => usize::from(u16::MAX),
-        }
-    }
-
-    /// Returns the size that log and templates print for a client that accepts `octets`: at most
-    /// the Corefile's limit, as in CoreDNS.
-    pub fn displayed(self, octets: usize) -> usize {
-        self.written.map_or(octets, |written| octets.min(written.into()))
-    }
 }
 
 impl Hooks {

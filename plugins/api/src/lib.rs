@@ -23,6 +23,7 @@ pub mod metadata;
 pub mod middleware;
 mod query_context;
 pub mod reload_state;
+mod reply_size;
 pub mod search_path;
 pub mod spec;
 pub mod zone_request;

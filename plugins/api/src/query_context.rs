@@ -7,7 +7,7 @@ use sockets::{Local, Peer};
 use wire::{Proto, Query};
 
 use crate::failure::Failure;
-use crate::hooks::ReplySize;
+use crate::reply_size::ReplySize;
 
 /// Client, transport and time of a query.
 #[derive(Debug, Clone, Copy)]

@@ -13,7 +13,7 @@ use metrics::counters::ThreadCounters;
 use wire::{Name, Query, Reply, ZoneRequest};
 
 use crate::args::{Result, Root};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Transport};
 pub use crate::explain::Explanation;
 use crate::extensions::Extensions;
 use crate::hooks::Hooks;
@@ -91,6 +91,8 @@ pub trait SourceSpec: PluginSpec {
 pub struct ParseContext<'c> {
     /// The block's zones.
     pub zones: &'c [Name],
+    /// The transports of the block's keys.
+    pub transports: &'c [Transport],
     /// All directives of the block.
     pub directives: &'c [Directive],
     /// The plugins of the block that precede this one in plugin.cfg, with their specs.

@@ -1,6 +1,7 @@
 //! Decides whether a name is forwarded.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forwarder::{StanzaSpec, Stanzas};
 use metrics::counters::ThreadCounters;
@@ -14,6 +15,8 @@ pub struct ForwardSource {
     chain: Arc<Stanzas>,
     /// Whether a stanza matches every name of the block.
     takes_all: bool,
+    /// The longest that a query waits for upstreams, by `cancel`.
+    patience: Option<Duration>,
 }
 
 impl ForwardSource {
@@ -21,7 +24,8 @@ impl ForwardSource {
     pub fn new(chain: Arc<Stanzas>, context: &BuildContext<'_>) -> Self {
         let takes_all = |spec: &StanzaSpec| spec.except.is_empty() && context.scope(&[spec.from]).is_all();
         let takes_all = chain.stanzas().iter().any(|stanza| takes_all(stanza.spec()));
-        Self { chain, takes_all }
+        let patience = context.hooks.patience.filter(|patience| *patience < forwarder::DEADLINE);
+        Self { chain, takes_all, patience }
     }
 }
 
@@ -35,7 +39,10 @@ impl Source for ForwardSource {
         _: &mut Reply<'_>,
         _: ThreadCounters<'_>,
     ) -> Lookup {
-        if self.takes_all || self.chain.matches(&query.name) { Lookup::Ask(None) } else { Lookup::Pass }
+        match self.takes_all || self.chain.matches(&query.name) {
+            true => Lookup::Ask(self.patience),
+            false => Lookup::Pass,
+        }
     }
 
     fn explain(&self, query: &Query<'_>) -> Explanation {

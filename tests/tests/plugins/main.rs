@@ -5,6 +5,7 @@ mod answers;
 mod authentic;
 mod autopath;
 mod cache;
+mod cancel;
 mod dns64;
 mod erratic;
 mod hosts;

@@ -53,7 +53,7 @@ impl ViewedZones {
 
     /// Returns the first block's zone among the longest zones that contain the name.
     pub(super) fn longest(&self, name: &Name) -> Option<&Arc<ServedZone>> {
-        name.suffixes().find_map(|suffix| self.exact(name, suffix).first()).or(self.root.first())
+        name.suffixes().find_map(|suffix| self.exact(name, suffix).first()).or_else(|| self.root.first())
     }
 
     /// Returns all zones.
@@ -64,7 +64,7 @@ impl ViewedZones {
     /// Returns the zone of exactly this name without `view`, else the first of them.
     pub(super) fn zone(&self, name: &Name) -> Option<&Arc<ServedZone>> {
         let zones = if *name == Name::ROOT { &self.root } else { self.exact(name, name.as_wire()) };
-        zones.iter().find(|zone| zone.block.envelope.view.is_none()).or(zones.first())
+        zones.iter().find(|zone| zone.block.envelope.view.is_none()).or_else(|| zones.first())
     }
 
     fn exact(&self, name: &Name, suffix: &[u8]) -> &[Arc<ServedZone>] {
