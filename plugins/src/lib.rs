@@ -36,6 +36,7 @@ pub mod forward;
 pub mod header;
 pub mod health;
 pub mod hosts;
+pub mod https;
 pub mod k8s_external;
 pub mod kubernetes;
 pub mod loadbalance;

@@ -107,7 +107,7 @@ pub static PLUGINS: &[Plugin] = &[
     absent("proxyproto"),
     absent("quic"),
     absent("grpc_server"),
-    absent("https"),
+    setting("https", crate::https::read),
     absent("https3"),
     setting("timeouts", crate::timeouts::read),
     setting("multisocket", crate::multisocket::read),

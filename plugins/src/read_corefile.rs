@@ -35,7 +35,7 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
             Scheme::Dns => Ok((Transport::Dns, default_port)),
             Scheme::Tls => Ok((Transport::Tls, TLS_PORT)),
             Scheme::Grpc => Err("grpc://"),
-            Scheme::Https => Err("https://"),
+            Scheme::Https => Ok((Transport::Https, HTTPS_PORT)),
             Scheme::Https3 => Err("https3://"),
             Scheme::Quic => Err("quic://"),
         }
@@ -95,6 +95,8 @@ fn known(directive: &Directive) -> Result<()> {
 
 /// Default port of DNS over TLS, as in CoreDNS regardless of `-dns.port`.
 const TLS_PORT: u16 = 853;
+/// Default port of DNS over HTTPS.
+const HTTPS_PORT: u16 = 443;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -289,6 +291,7 @@ pub(crate) mod tests {
             ("2001:db8::/32", 53, "8.b.d.0.1.0.0.2.ip6.arpa. 53"),
             ("tls://.", 53, ". tls 853"),
             ("tls://a.org:5553 .", 54, "a.org. tls 5553, . 54"),
+            ("https://. https://a.org:8443", 54, ". https 443, a.org. https 8443"),
         ] {
             let text = format!("{key} {{\nwhoami\ntls cert key\n}}\n");
             let corefile =
@@ -298,7 +301,7 @@ pub(crate) mod tests {
                 .iter()
                 .map(|key| match key.transport {
                     Transport::Dns => format!("{} {}", key.zone, key.port),
-                    Transport::Tls => format!("{} tls {}", key.zone, key.port),
+                    other => format!("{} {} {}", key.zone, other.name(), key.port),
                 })
                 .collect();
             assert_eq!(zones.join(", "), expected, "{key}");
@@ -317,19 +320,15 @@ pub(crate) mod tests {
             ),
             (
                 ". grpc://. {\nwhoami\n}\n",
-                "Corefile:1:3: the scheme \"grpc://\" is not supported yet; use dns:// or tls://",
-            ),
-            (
-                "https://.:443 {\nwhoami\n}\n",
-                "Corefile:1:1: the scheme \"https://\" is not supported yet; use dns:// or tls://",
+                "Corefile:1:3: the scheme \"grpc://\" is not supported yet; use dns://, tls:// or https://",
             ),
             (
                 "https3://. {\nwhoami\n}\n",
-                "Corefile:1:1: the scheme \"https3://\" is not supported yet; use dns:// or tls://",
+                "Corefile:1:1: the scheme \"https3://\" is not supported yet; use dns://, tls:// or https://",
             ),
             (
                 "quic://. {\nwhoami\n}\n",
-                "Corefile:1:1: the scheme \"quic://\" is not supported yet; use dns:// or tls://",
+                "Corefile:1:1: the scheme \"quic://\" is not supported yet; use dns://, tls:// or https://",
             ),
         ] {
             assert_eq!(spec(text).err().as_deref(), Some(error), "{text:?}");

@@ -44,6 +44,10 @@ impl MetricSource for ServerMetrics {
         }
         into.counter(names::CONNECTIONS_REFUSED, &[], running.connections.refused.get() as f64);
         into.gauge(names::STREAM_BYTES, &[], running.connections.octets() as f64);
+        for (server, status, count) in running.responses.all() {
+            let labels = [("server", server.as_str()), ("status", status)];
+            into.counter(names::HTTPS_RESPONSES, &labels, count as f64);
+        }
         enabled(&running, into);
         caches(&running, into);
         plugins::forward::metrics::collect(&running.shared.forward, into);

@@ -1,5 +1,5 @@
 //! The systemd watchdog. It probes every endpoint of this server over UDP, until every worker has
-//! answered, and over TCP; a TLS endpoint must begin a handshake, whatever clients it accepts.
+//! answered, and over TCP; an endpoint with TLS must begin a handshake, whatever clients it accepts.
 //! Pings are sent only while all endpoints answer, even if timers still work. Under overload pings
 //! continue, since the probes run on a separate thread.
 

@@ -98,6 +98,18 @@ impl Connection {
         Ok(Self { stream: Stream::Tls(Box::new(StreamOwned::new(tls, socket))) })
     }
 
+    /// A TLS handshake over this connection.
+    ///
+    /// # Errors
+    /// As [`Self::open_tls`].
+    ///
+    /// # Panics
+    /// On an encrypted connection.
+    pub fn encrypted(self, client: &TlsClient) -> Result<Self> {
+        let Stream::Plain(socket) = self.stream else { panic!("it is encrypted already") };
+        Self::encrypt(socket, client)
+    }
+
     /// The certificate that the server presented, and the negotiated protocol.
     ///
     /// # Panics
@@ -188,6 +200,16 @@ impl Connection {
         let mut message = vec![0; u16::from_be_bytes(length).into()];
         self.stream.read_exact(&mut message).context("half a reply")?;
         Ok(message)
+    }
+
+    /// The next `count` bytes, without a length prefix.
+    ///
+    /// # Errors
+    /// The end of the connection, or a timeout.
+    pub fn receive_octets(&mut self, count: usize) -> Result<Vec<u8>> {
+        let mut octets = vec![0; count];
+        self.stream.read_exact(&mut octets).context("too few bytes")?;
+        Ok(octets)
     }
 
     /// Sends one message and returns the next one received.

@@ -1,6 +1,6 @@
 //! Builds a [`Configuration`] from a [`Spec`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use admin::AdminAddress;
 use corefile::{Located, Location};
 use metrics::counters::ZoneLabels;
-use node::SourcePorts;
+use node::{SocketKind, SourcePorts};
 use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport, host_text};
 use plugin::extensions::Extensions;
@@ -22,7 +22,9 @@ use plugins::{
     debug::DebugSpec,
     forward::{self, ForwardSource},
     health::HealthSpec,
-    hosts, kubernetes, multisocket, plugin_cfg,
+    hosts,
+    https::HttpsLimits,
+    kubernetes, multisocket, plugin_cfg,
     prometheus::PrometheusSpec,
     ready::ReadySpec,
     view::ViewSpec,
@@ -138,7 +140,8 @@ struct Planned {
 fn planned_zones(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap<usize, Vec<Planned>>> {
     let mut plan: BTreeMap<usize, Vec<Planned>> = BTreeMap::new();
     let mut seen: HashMap<(Endpoint, Name), &Location> = HashMap::new();
-    let mut carried: HashMap<SocketAddr, (Transport, &Location)> = HashMap::new();
+    // UDP and TCP have ports of their own.
+    let mut carried: HashMap<(SocketAddr, SocketKind), (Transport, &Location)> = HashMap::new();
     let mut bound: HashMap<(Name, Transport, u16), (bool, &Location)> = HashMap::new();
     for (index, block) in spec.blocks.iter().enumerate() {
         let bind = block.get::<BindSpec>().map(|bind| bind.addresses(addresses_of)).transpose()?;
@@ -165,11 +168,14 @@ fn planned_zones(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap<
                 let mut address = *host;
                 address.set_port(*port);
                 let endpoint = Endpoint { transport: *transport, address };
-                let (carries, first) = *carried.entry(address).or_insert((*transport, at));
-                if carries != *transport {
-                    let server = format!("{scheme}://{zone}:{port}");
-                    let error = SetupError::TransportConflict { server, first: first.to_string() };
-                    return Err(Located::new(at, error));
+                let kinds = [(SocketKind::Udp, transport.has_udp()), (SocketKind::Tcp, transport.has_tcp())];
+                for (kind, _) in kinds.into_iter().filter(|(_, is_used)| *is_used) {
+                    let (carries, first) = *carried.entry((address, kind)).or_insert((*transport, at));
+                    if carries != *transport {
+                        let server = format!("{scheme}://{zone}:{port}");
+                        let error = SetupError::TransportConflict { server, first: first.to_string() };
+                        return Err(Located::new(at, error));
+                    }
                 }
                 if !has_view && let Some(first) = seen.insert((endpoint, *zone), at) {
                     let on = if is_bound { format!(" on {}", host_text(address)) } else { String::new() };
@@ -306,8 +312,9 @@ fn endpoint_plan(
 ) -> Result<EndpointPlan> {
     let tls = match endpoint.transport {
         Transport::Dns => None,
-        Transport::Tls => tls::of_listener(&zones, spec, tls)?,
+        Transport::Tls | Transport::Https => tls::of_listener(&zones, spec, tls)?,
     };
+    let https = HttpsLimits::of_listener(blocks_of(&zones, spec).filter_map(BlockSpec::get))?;
     let timeouts = zones.iter().find_map(|zone| spec.blocks[zone.block.index].get());
     let timeouts = timeouts.copied().unwrap_or_default();
     let dropped = zones.iter().any(|zone| zone.block.envelope.counts).then(|| {
@@ -322,7 +329,13 @@ fn endpoint_plan(
         shared.zones.zone(&labels, shared.writers)
     });
     let served = ServedEndpoint { route: Arc::new(Route::new(zones)), dropped, probe: shared.probe };
-    Ok(EndpointPlan { served, timeouts, tls })
+    Ok(EndpointPlan { served, timeouts, tls, https })
+}
+
+/// Returns the blocks of these zones, in file order, each once.
+fn blocks_of<'s>(zones: &[Arc<ServedZone>], spec: &'s Spec) -> impl Iterator<Item = &'s BlockSpec> {
+    let indices: BTreeSet<usize> = zones.iter().map(|zone| zone.block.index).collect();
+    indices.into_iter().filter_map(|index| spec.blocks.get(index))
 }
 
 /// Returns the value of the metric label `zones`: the zones of a `cache`, without values of

@@ -8,6 +8,7 @@ use admin::AdminAddress;
 use logging::Logger;
 use node::SourcePorts;
 use plugin::endpoint::{Endpoint, Transport, host_text};
+use plugins::https::HttpsLimits;
 use plugins::reload::ReloadSpec;
 use plugins::timeouts::TimeoutsSpec;
 use plugins::tls::ServerTls;
@@ -58,8 +59,10 @@ pub struct EndpointPlan {
     pub served: ServedEndpoint,
     /// TCP limits; the first block that has `timeouts` decides for its address.
     pub timeouts: TimeoutsSpec,
-    /// The TLS configuration of an endpoint for DNS over TLS.
+    /// The TLS configuration; `None` for plain DNS, and for DNS over HTTPS in plain text.
     pub tls: Option<Arc<ServerTls>>,
+    /// The bounds of an endpoint for DNS over HTTPS.
+    pub https: HttpsLimits,
 }
 
 impl Configuration {
@@ -87,8 +90,8 @@ impl Configuration {
                 let Endpoint { transport, address } = zone.endpoint;
                 // CoreDNS prints no scheme for plain DNS.
                 let scheme = match transport {
-                    Transport::Dns => "",
-                    Transport::Tls => "tls://",
+                    Transport::Dns => String::new(),
+                    other => format!("{}://", other.name()),
                 };
                 let mut line = format!("{scheme}{}:{}", zone.zone, address.port());
                 if !address.ip().is_unspecified() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use corefile::Located;
 use plugin::args::Result;
+use plugin::endpoint::Endpoint;
 use plugin::{BlockSpec, SetupError, Spec};
 use plugins::tls::{Certificates, ServerTls, TlsSpec};
 use query::ServedZone;
@@ -40,7 +41,8 @@ pub(crate) fn of_listener(
             let at = |zone: &ServedZone| spec.blocks[zone.block.index].get::<TlsSpec>().map(|tls| &tls.at);
             let (at, first) =
                 (at(&zone).unwrap_or(&zone.block.at), at(&first_zone).unwrap_or(&zone.block.at));
-            let server = format!("tls://{}:{}", zone.zone, zone.endpoint.address.port());
+            let Endpoint { transport, address } = zone.endpoint;
+            let server = format!("{}://{}:{}", transport.name(), zone.zone, address.port());
             return Err(Located::new(at, SetupError::TlsConflict { server, first: first.to_string(), why }));
         }
     }

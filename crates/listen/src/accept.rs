@@ -8,9 +8,11 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::connections::MAX_CONNECTIONS;
+use super::https;
 use super::tcp::Connection;
 use crate::server_state::ServerState;
-use plugin::endpoint::Endpoint;
+use plugin::endpoint::{Endpoint, Transport};
 
 /// Accepts connections on one endpoint until the task is aborted or `ends` becomes true; then the
 /// connections that the kernel has queued by that time are the last.
@@ -69,8 +71,20 @@ pub(crate) async fn accept(
 /// Serves a connection on a task of its own; false if it was refused.
 fn serve(stream: TcpStream, peer: SocketAddr, endpoint: Endpoint, running: &Arc<ServerState>) -> bool {
     let now = clock::now();
-    let Some(shared) = running.connections.enter(peer, running.since_start_ms(now)) else { return false };
+    let most = match endpoint.transport {
+        Transport::Https => {
+            let plan = running.configuration.load();
+            plan.endpoints.get(&endpoint).map_or(MAX_CONNECTIONS, |plan| plan.https.connections)
+        }
+        _ => MAX_CONNECTIONS,
+    };
+    let since = running.since_start_ms(now);
+    let Some(shared) = running.connections.enter(endpoint, most, peer, since) else { return false };
     let local = stream.local_addr().unwrap_or(endpoint.address);
+    if endpoint.transport == Transport::Https {
+        tokio::spawn(https::serve(endpoint, local, peer, running.clone(), shared, stream));
+        return true;
+    }
     let connection = Connection::new(endpoint, local, peer, running.clone(), shared, stream, now);
     tokio::spawn(connection.serve());
     true

@@ -11,7 +11,7 @@ use sockets::{ListenOptions, ListenSocket};
 use thiserror::Error;
 use tokio::runtime::Handle;
 
-use plugin::endpoint::{self, Endpoint};
+use plugin::endpoint::Endpoint;
 
 /// Why an address cannot be served; each error contains its remedy.
 #[derive(Debug, Error)]
@@ -54,7 +54,7 @@ pub enum BindError {
 /// An endpoint that is bound and not served yet.
 pub(super) struct BoundEndpoint {
     pub(super) endpoint: Endpoint,
-    /// Empty if the listener does not serve UDP (DNS over TLS).
+    /// Empty if the listener does not serve UDP (DNS over TLS or HTTPS).
     pub(super) sockets: Vec<ListenSocket>,
     /// How many of `sockets` an earlier process bound; these receive queries until the endpoint is
     /// opened.
@@ -195,7 +195,7 @@ fn bind_sockets(
 
 /// Whether the workers serve the endpoint over UDP.
 pub(super) fn has_udp(endpoint: Endpoint) -> bool {
-    endpoint.transport == endpoint::Transport::Dns
+    endpoint.transport.has_udp()
 }
 
 pub(super) fn scope_id(address: SocketAddr) -> u32 {

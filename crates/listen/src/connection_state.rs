@@ -237,6 +237,16 @@ impl ConnectionState {
         self.wake.notified().await;
     }
 
+    /// Waits for a turn of the address's connections, for a connection of several tasks, which its
+    /// end aborts.
+    pub(crate) async fn next_turn(&self) -> Option<SemaphorePermit<'_>> {
+        let turns = &self.of_address.turns;
+        match turns.try_next() {
+            Some(turn) => Some(turn),
+            None => turns.next().await,
+        }
+    }
+
     /// Waits for a turn of the address's connections; `None` once the connection is cut.
     pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         let turns = &self.of_address.turns;

@@ -4,6 +4,8 @@
 //! A connection that waits for its client (idle, half a message sent, or not reading) occupies a
 //! slot and maybe bytes. When slots or bytes run out, one such connection is evicted.
 
+mod of_listener;
+
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,6 +17,7 @@ use tokio::sync::Notify;
 use super::connection_state::{Activity, BUDGET_BYTES, Budget, ConnectionState, OWN, OfAddress};
 use super::transfer_limit::TransferLimit;
 use metrics::counters::Counter;
+use plugin::endpoint::Endpoint;
 
 /// All open connections of clients.
 #[derive(Default)]
@@ -52,11 +55,14 @@ struct Open {
     from: HashMap<IpAddr, Group>,
     /// Addresses by how many connections they have.
     by_number: BTreeSet<(usize, IpAddr)>,
+    /// The number of connections of each listener.
+    of_listener: HashMap<Endpoint, usize>,
     next: u64,
 }
 
 struct Registered {
     shared: Arc<ConnectionState>,
+    listener: Endpoint,
     /// The time of the connection's entry in the group's `waiting`.
     since: u64,
 }
@@ -73,7 +79,13 @@ struct Group {
 
 impl Open {
     fn remove(&mut self, key: u64) -> Option<Arc<ConnectionState>> {
-        let Registered { shared, since } = self.all.remove(&key)?;
+        let Registered { shared, since, listener } = self.all.remove(&key)?;
+        if let Some(count) = self.of_listener.get_mut(&listener) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_listener.remove(&listener);
+            }
+        }
         let group = self.from.get_mut(&shared.address)?;
         self.by_number.remove(&(group.waiting.len(), shared.address));
         group.waiting.remove(&(since, key));
@@ -84,7 +96,13 @@ impl Open {
         Some(shared)
     }
 
-    fn insert(&mut self, peer: IpAddr, now: u64, budget: &Arc<Budget>) -> Arc<ConnectionState> {
+    fn insert(
+        &mut self,
+        listener: Endpoint,
+        peer: IpAddr,
+        now: u64,
+        budget: &Arc<Budget>,
+    ) -> Arc<ConnectionState> {
         self.next += 1;
         let key = self.next;
         let group = self.from.entry(peer).or_default();
@@ -92,7 +110,8 @@ impl Open {
         group.waiting.insert((now, key));
         self.by_number.insert((group.waiting.len(), peer));
         let shared = Arc::new(ConnectionState::new(key, peer, now, budget.clone(), group.shared.clone()));
-        self.all.insert(key, Registered { shared: shared.clone(), since: now });
+        self.all.insert(key, Registered { shared: shared.clone(), listener, since: now });
+        *self.of_listener.entry(listener).or_default() += 1;
         shared
     }
 
@@ -159,9 +178,16 @@ impl Connections {
         Expected { own: &self.own, port }
     }
 
-    /// Registers one more connection, evicting another if need be; `None` if none can be evicted.
-    /// The new connection waits for its first message from `now` on.
-    pub(crate) fn enter(&self, peer: SocketAddr, now: u64) -> Option<Arc<ConnectionState>> {
+    /// Registers one more connection of a listener, which may have `most`; evicts another if need
+    /// be. `None` if none can be evicted. The new connection waits for its first message from `now`
+    /// on.
+    pub(crate) fn enter(
+        &self,
+        listener: Endpoint,
+        most: usize,
+        peer: SocketAddr,
+        now: u64,
+    ) -> Option<Arc<ConnectionState>> {
         if locked(&self.own).remove(&peer.port()) {
             return Some(Arc::new(ConnectionState::new(
                 OWN,
@@ -172,14 +198,18 @@ impl Connections {
             )));
         }
         let mut open = self.open();
-        if open.all.len() >= MAX_CONNECTIONS {
-            let victim = open.gives_way(peer.ip());
+        let is_listener_full = open.of_listener(listener) >= most;
+        if is_listener_full || open.all.len() >= MAX_CONNECTIONS {
+            let victim = match is_listener_full && most < MAX_CONNECTIONS {
+                true => open.gives_way_of(listener, peer.ip()),
+                false => open.gives_way(peer.ip()),
+            };
             if !self.evict(&mut open, victim) {
                 self.refused.add_shared(1);
                 return None;
             }
         }
-        Some(open.insert(peer.ip(), now, &self.budget))
+        Some(open.insert(listener, peer.ip(), now, &self.budget))
     }
 
     /// Removes a closed connection.
@@ -295,8 +325,8 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// TCP connections open at the same time, over all addresses.
-const MAX_CONNECTIONS: usize = 1024;
+/// TCP connections open at the same time, over all addresses and listeners.
+pub(crate) const MAX_CONNECTIONS: usize = 1024;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
@@ -307,11 +337,17 @@ mod tests {
         ([127, 0, 0, last], 9).into()
     }
 
+    /// Registers a connection of the one listener.
+    fn enter(connections: &Connections, peer: SocketAddr, now: u64) -> Option<Arc<ConnectionState>> {
+        let at = SocketAddr::from(([127, 0, 0, 1], 53));
+        connections.enter(Endpoint::dns(at), MAX_CONNECTIONS, peer, now)
+    }
+
     fn fill(
         connections: &Connections,
         mut from: impl FnMut(usize) -> SocketAddr,
     ) -> Vec<Arc<ConnectionState>> {
-        (0..MAX_CONNECTIONS).map(|n| connections.enter(from(n), 5_000 + n as u64).unwrap()).collect()
+        (0..MAX_CONNECTIONS).map(|n| enter(connections, from(n), 5_000 + n as u64).unwrap()).collect()
     }
 
     fn evicted(connections: &Connections) -> Vec<u64> {
@@ -328,7 +364,7 @@ mod tests {
         all[1].set_state(Activity::HalfSent, 5_003);
         all[3].set_state(Activity::Unread, 5_100);
         for expected in [2, 1, 4] {
-            assert!(connections.enter(from(1), 9_000).is_some());
+            assert!(enter(&connections, from(1), 9_000).is_some());
             assert!(all[expected].is_cut(), "{expected}");
         }
         assert_eq!(all.iter().filter(|shared| shared.is_cut()).count(), 3);
@@ -341,7 +377,7 @@ mod tests {
         // The first hundred have waited longest.
         let all = fill(&connections, |n| from(if n < 100 { 2 } else { 1 }));
         for _ in 0..300 {
-            assert!(connections.enter(from(3), 9_000).is_some());
+            assert!(enter(&connections, from(3), 9_000).is_some());
         }
         assert!(all[..100].iter().all(|shared| !shared.is_cut()));
         assert!(all[100..400].iter().all(|shared| shared.is_cut()));
@@ -354,32 +390,32 @@ mod tests {
         for shared in &all {
             shared.set_state(Activity::Busy, 1);
         }
-        assert!(connections.enter(from(1), 9_000).is_none());
-        let new = connections.enter(from(3), 9_000).unwrap();
+        assert!(enter(&connections, from(1), 9_000).is_none());
+        let new = enter(&connections, from(3), 9_000).unwrap();
         assert!(all[0].is_cut());
         // The evicted client reconnects at once, before the new one has sent anything.
-        assert!(connections.enter(from(1), 9_000).is_none());
+        assert!(enter(&connections, from(1), 9_000).is_none());
         assert!(!new.is_cut());
         new.set_state(Activity::Busy, 9_000);
-        connections.enter(from(3), 9_000).unwrap().set_state(Activity::Busy, 9_000);
-        assert!(connections.enter(from(3), 9_000).is_none(), "no client has more than half");
+        enter(&connections, from(3), 9_000).unwrap().set_state(Activity::Busy, 9_000);
+        assert!(enter(&connections, from(3), 9_000).is_none(), "no client has more than half");
         assert_eq!((evicted(&connections), connections.refused.get()), (vec![2, 0, 0, 0], 3));
         let own = |port| SocketAddr::from(([127, 0, 0, 3], port));
         let (_first, second, _third) =
             (connections.expect_own(7), connections.expect_own(8), connections.expect_own(9));
         drop(second);
         for (port, needs_no_place) in [(9, true), (7, true), (8, false), (7, false)] {
-            assert_eq!(connections.enter(own(port), 9_000).is_some(), needs_no_place, "{port}");
+            assert_eq!(enter(&connections, own(port), 9_000).is_some(), needs_no_place, "{port}");
         }
         connections.leave(&new);
-        assert!(connections.enter(from(3), 9_000).is_some(), "one has left");
+        assert!(enter(&connections, from(3), 9_000).is_some(), "one has left");
     }
 
     #[test]
     fn when_octets_run_short_the_address_that_holds_most_gives_them_back() {
         let connections = Connections::default();
         let all: Vec<_> =
-            (0..8).map(|n| connections.enter(from(1 + n / 6), 5_000 + u64::from(n)).unwrap()).collect();
+            (0..8).map(|n| enter(&connections, from(1 + n / 6), 5_000 + u64::from(n)).unwrap()).collect();
         for shared in &all {
             shared.set_state(Activity::Unread, 9_000 - shared.key);
             assert!(shared.hold(BUDGET_BYTES / 8, BUDGET_BYTES));
@@ -404,7 +440,7 @@ mod tests {
         }
         // The last was not served; the others were served in reverse order.
         for expected in (1..4).map(|n| MAX_CONNECTIONS - n) {
-            let new = connections.enter(from(1), 30_000).unwrap();
+            let new = enter(&connections, from(1), 30_000).unwrap();
             assert!(all[expected].is_cut(), "{expected}");
             new.set_state(Activity::Busy, 30_000);
         }
@@ -419,7 +455,8 @@ mod tests {
     #[tokio::test]
     async fn draining_waits_for_the_busy_alone() {
         let connections = Arc::new(Connections::default());
-        let (idle, busy) = (connections.enter(from(1), 1).unwrap(), connections.enter(from(1), 1).unwrap());
+        let (idle, busy) =
+            (enter(&connections, from(1), 1).unwrap(), enter(&connections, from(1), 1).unwrap());
         busy.set_state(Activity::HalfSent, 1);
         let draining = tokio::spawn({
             let connections = connections.clone();

@@ -179,8 +179,6 @@ impl Egress {
         let zone = &waiter.zone;
         let mut outcome = Outcome::OPEN;
         let (proto, client, local) = match &waiter.client {
-            // The answer of a subquery is passed to `resume`.
-            Client::Background | Client::Subquery(_) => return,
             Client::Udp { socket: (socket_index, address), peer, local } => {
                 // `None` if a reload closed the address meanwhile: no reply can be sent from it.
                 let Some(open) = socket_at(&mut self.sockets, usize::from(*socket_index), *address) else {
@@ -197,12 +195,18 @@ impl Egress {
                 let local = local.map_or(*address, |local| (local.address, address.port()).into());
                 (Proto::Udp, *peer, local)
             }
-            Client::Stream(stream) => {
+            client => {
+                let (proto, peer, local) = match client {
+                    Client::Stream(stream) => (Proto::Tcp, stream.peer, stream.local),
+                    Client::Request(request) => (request.proto, request.peer, request.local),
+                    // The answer of a subquery is passed to `resume`.
+                    Client::Udp { .. } | Client::Background | Client::Subquery(_) => return,
+                };
                 let mut reply = Reply::start(&mut self.scratch, &query);
                 let failure = write(&mut reply, &query);
-                serve::finish(zone, &query, &mut reply, Proto::Tcp, failure, &mut outcome);
-                stream.send(&self.scratch);
-                (Proto::Tcp, stream.peer, stream.local)
+                serve::finish(zone, &query, &mut reply, proto, failure, &mut outcome);
+                client.send_stream(&self.scratch);
+                (proto, peer, local)
             }
         };
         let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;

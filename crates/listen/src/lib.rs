@@ -1,4 +1,4 @@
-//! Listening: the workers with their UDP sockets, and TCP and TLS on tokio.
+//! Listening: the workers with their UDP sockets, and TCP, TLS and HTTPS on tokio.
 //!
 //! ```text
 //! recvmmsg -> serve -> sendmmsg                      a hit: one batch in, one batch out
@@ -18,8 +18,13 @@ mod endpoints;
 mod failpoint;
 mod fair_queue;
 mod flight_key;
+mod https;
 mod listen_socket;
+mod query_source;
 mod receive_counts;
+mod request_client;
+mod request_reply;
+mod response_counts;
 mod server_state;
 mod single_flight;
 mod stream_reply;
@@ -40,6 +45,7 @@ pub use bind::BindError;
 pub use connections::{Connections, Expected};
 pub use endpoints::{Bound, Endpoints};
 pub use receive_counts::ReceiveCounts;
+pub use response_counts::{EndpointResponses, ResponseCounts};
 pub use server_state::ServerState;
 pub use single_flight::FlightRegistry;
 pub use stream_results::StreamResults;

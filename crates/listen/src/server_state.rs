@@ -10,13 +10,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use client_quota::ClientQuota;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::bind::with_port;
 use crate::single_flight::FlightRegistry;
 use crate::worker_tasks::{InFlight, Inbox, Task};
-use crate::{Connections, ReceiveCounts};
+use crate::{Connections, ReceiveCounts, ResponseCounts};
 use configuration::{Configuration, PersistentState};
 use logging::LineRing;
 use logging::logger::Logger;
@@ -52,6 +53,10 @@ pub struct ServerState {
     pub(crate) flights: FlightRegistry,
     /// Connections of TCP clients.
     pub connections: Arc<Connections>,
+    /// Responses of DNS over HTTPS.
+    pub responses: ResponseCounts,
+    /// Places of the requests of DNS over HTTPS.
+    pub(crate) requests: Arc<ClientQuota>,
     /// The log.
     pub logger: Logger,
     /// Panics caught.
@@ -97,6 +102,8 @@ impl ServerState {
             streams,
             flights: FlightRegistry::new(),
             connections: Arc::default(),
+            responses: ResponseCounts::default(),
+            requests: Arc::new(ClientQuota::new(REQUESTS)),
             tcp_lines: Mutex::new(logger.ring(DEFAULT_BYTES)),
             logger,
             panics: Counter::default(),
@@ -227,5 +234,8 @@ impl ServerState {
     }
 }
 
+/// Requests of one client address at the same time, of all its connections; all addresses together
+/// may have a quarter more.
+pub(crate) const REQUESTS: u32 = 2048;
 /// How long TCP clients may take to read their last replies.
 const LAST_REPLIES: Duration = Duration::from_millis(500);

@@ -49,9 +49,11 @@ impl Drop for StreamReply {
 mod tests {
     use super::super::connection_state::BUDGET_BYTES;
     use super::*;
+    use plugin::endpoint::Endpoint;
 
     fn enter(connections: &Connections, last: u8) -> Arc<ConnectionState> {
-        connections.enter(([127, 0, 0, last], 9).into(), 1).unwrap()
+        let at = ([127, 0, 0, 1], 53).into();
+        connections.enter(Endpoint::dns(at), usize::MAX, ([127, 0, 0, last], 9).into(), 1).unwrap()
     }
 
     fn reply(connections: &Arc<Connections>, shared: &Arc<ConnectionState>) -> StreamReply {

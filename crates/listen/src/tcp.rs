@@ -14,10 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
+use wire::Proto;
 
 use super::buffers::{BUFFERS, Buffers, TOGETHER};
 use super::connection_state::{Activity, ConnectionState};
 use super::cpu_budget::MOMENT;
+use super::query_source::QuerySource;
 use super::tls::Tls;
 use crate::receive_counts::ReceiveCounter;
 use crate::server_state::ServerState;
@@ -27,12 +29,8 @@ use transfer::Transfer;
 
 /// One client's connection.
 pub(crate) struct Connection {
-    /// The endpoint that accepted it.
-    endpoint: Endpoint,
-    /// The address that the client connected to.
-    local: SocketAddr,
-    peer: SocketAddr,
-    running: Arc<ServerState>,
+    /// The client, and the endpoint that accepted it.
+    source: QuerySource,
     shared: Arc<ConnectionState>,
     /// Counts messages of clients to this endpoint; `None` for a probe of our own.
     taken: Option<Arc<ReceiveCounter>>,
@@ -84,7 +82,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.end_transfer(clock::now());
         self.shared.close();
-        self.running.connections.leave(&self.shared);
+        self.source.running.connections.leave(&self.shared);
     }
 }
 
@@ -101,10 +99,7 @@ impl Connection {
         // A probe of our own is checked by its answer, so its messages are not counted.
         let taken = (!shared.is_own()).then(|| running.taken.socket(endpoint, running.inboxes.len()));
         Self {
-            endpoint,
-            local,
-            peer,
-            running,
+            source: QuerySource { endpoint, local, peer, proto: Proto::Tcp, running },
             shared,
             taken,
             stream,
@@ -125,7 +120,7 @@ impl Connection {
     pub(crate) async fn serve(mut self) {
         // TCP_NODELAY: replies are small and must not wait for each other's ACK.
         let _ = self.stream.set_nodelay(true);
-        let limits = match self.running.configuration.load().endpoints.get(&self.endpoint) {
+        let limits = match self.source.running.configuration.load().endpoints.get(&self.source.endpoint) {
             Some(plan) => {
                 if let Some(tls) = &plan.tls {
                     let tls = Tls::new(tls.handshakes());
@@ -136,7 +131,7 @@ impl Connection {
             None => return,
         };
         self.left = limits.queries.unwrap_or(u32::MAX);
-        let (running, shared) = (self.running.clone(), self.shared.clone());
+        let (running, shared) = (self.source.running.clone(), self.shared.clone());
         loop {
             let of_address = shared.turn().await;
             let began = clock::now();
@@ -321,12 +316,12 @@ impl Connection {
 
     /// Counts the bytes held until the next turn; false if the budget has no room for them.
     fn hold(&mut self, state: Activity, since: Instant) -> bool {
-        self.shared.set_state(state, self.running.since_start_ms(since));
+        self.shared.set_state(state, self.source.running.since_start_ms(since));
         let held =
             self.received.capacity() + self.unsent.capacity() + self.tls.as_ref().map_or(0, |tls| tls.held());
         let held = held + self.transfer.as_ref().map_or(0, |transfer| transfer.held());
         if held != self.shared.held_by_task() {
-            let connections = &self.running.connections;
+            let connections = &self.source.running.connections;
             if !connections.find_room(&self.shared, |limit| self.shared.hold(held, limit)) {
                 return false;
             }

@@ -8,6 +8,7 @@ use client_quota::client_number;
 use sockets::Local;
 use wire::{ClientParams, OwnedQuery, Proto, Query};
 
+use super::request_reply::RequestReply;
 use super::stream_reply::StreamReply;
 use super::subquery_join::{SubqueryHandle, Suspended};
 use plugin::failure::Failure;
@@ -113,6 +114,8 @@ pub(crate) enum Client {
     },
     /// A TCP client.
     Stream(StreamReply),
+    /// A client of DNS over HTTPS.
+    Request(Box<RequestReply>),
     /// No client: a background refresh (a prefetch, or of a stale answer).
     Background,
     /// A client's query that has this one as a subquery.
@@ -125,8 +128,18 @@ impl Client {
         match self {
             Self::Udp { peer, .. } => client_number(peer.ip()),
             Self::Stream(stream) => client_number(stream.peer.ip()),
+            Self::Request(request) => client_number(request.peer.ip()),
             Self::Background => 0,
             Self::Subquery(share) => share.number(),
+        }
+    }
+
+    /// Sends a reply to the client of a connection; nothing to any other.
+    pub(crate) fn send_stream(&self, reply: &[u8]) {
+        match self {
+            Self::Stream(stream) => stream.send(reply),
+            Self::Request(request) => request.send(reply),
+            Self::Udp { .. } | Self::Background | Self::Subquery(_) => {}
         }
     }
 
@@ -134,6 +147,7 @@ impl Client {
     pub(crate) fn proto(&self) -> Proto {
         match self {
             Self::Stream(_) => Proto::Tcp,
+            Self::Request(request) => request.proto,
             Self::Udp { .. } | Self::Background => Proto::Udp,
             Self::Subquery(share) => share.proto(),
         }

@@ -37,6 +37,9 @@ metrics! {
     /// Counter {server, zone, view, rcode, plugin}.
     DNS_RESPONSES = "coredns_dns_responses_total" "Counter of response status codes.";
 
+    /// Counter {server, status}.
+    HTTPS_RESPONSES = "coredns_dns_https_responses_total" "Counter of DoH responses per server and http status code.";
+
     /// Counter {server, zones, view}.
     CACHE_REQUESTS = "coredns_cache_requests_total" "The count of cache requests.";
     /// Counter {server, type, zones, view}.

@@ -1,5 +1,5 @@
 //! Sends probe queries of this server to itself, over UDP until every worker has answered, and over
-//! TCP and TLS.
+//! TCP, TLS and HTTPS.
 //!
 //! Under a flood, a full socket queue may drop a probe, which must not count as a failure of a
 //! working server. A lost UDP probe counts as answered if its worker has received any datagram from
@@ -118,7 +118,7 @@ pub async fn udp(
     Err(ProbeFailure::new(why, is_taken && silent.len() == workers))
 }
 
-/// Probes over TCP or TLS. If a connection gets no reply in time, another is opened, and a reply on
+/// Probes over TCP, TLS or HTTPS. If a connection gets no reply in time, another is opened, and a reply on
 /// either suffices.
 pub async fn stream(
     running: &Arc<ServerState>,
@@ -129,6 +129,8 @@ pub async fn stream(
 ) -> Result<(), ProbeFailure> {
     let target = reachable(running.bound(endpoint.address));
     let mut is_taken = false;
+    let has_tls =
+        running.configuration.load().endpoints.get(&endpoint).is_some_and(|plan| plan.tls.is_some());
     let taken = || running.taken.count(endpoint, running.workers());
     let before = taken();
     let (mut asked, mut next) = (JoinSet::new(), Instant::now());
@@ -137,9 +139,10 @@ pub async fn stream(
             next = Instant::now() + manner.one_stream;
             let (running, query, manner) = (running.clone(), query.clone(), *manner);
             asked.spawn(async move {
-                match endpoint.transport {
-                    Transport::Dns => tcp(target, &query, &running, &manner).await,
-                    Transport::Tls => hello(target, &running, &manner).await,
+                match (endpoint.transport, has_tls) {
+                    (Transport::Dns, _) => tcp(target, &query, &running, &manner).await,
+                    (Transport::Tls, _) | (Transport::Https, true) => hello(target, &running, &manner).await,
+                    (Transport::Https, false) => http(target, &query, &running, &manner).await,
                 }
             });
         }
@@ -156,7 +159,11 @@ pub async fn stream(
             }
         }
     }
-    let over = if endpoint.transport == Transport::Tls { "TLS" } else { "TCP" };
+    let over = match endpoint.transport {
+        Transport::Dns => "TCP",
+        Transport::Tls => "TLS",
+        Transport::Https => "HTTPS",
+    };
     Err(ProbeFailure::new(format!("{target} does not answer over {over}"), is_taken))
 }
 
@@ -214,6 +221,23 @@ async fn tcp(
     own_reply(stub_resolver::over_stream(&mut stream, query).await?).map(drop)
 }
 
+/// Sends the query over HTTP/1.1, to an endpoint of DNS over HTTPS in plain text.
+async fn http(
+    target: SocketAddr,
+    query: &[u8],
+    running: &ServerState,
+    manner: &ProbeOptions,
+) -> std::io::Result<()> {
+    let (mut stream, _expected) = connect(target, running, manner).await?;
+    let head = "POST /dns-query HTTP/1.1\r\nHost: localdns\r\nConnection: close";
+    stream.write_all(format!("{head}\r\nContent-Length: {}\r\n\r\n", query.len()).as_bytes()).await?;
+    stream.write_all(query).await?;
+    let mut response = Vec::new();
+    stream.take(RESPONSE_BYTES).read_to_end(&mut response).await?;
+    let head = response.windows(4).position(|octets| octets == b"\r\n\r\n");
+    own_reply(response.split_off(head.map_or(response.len(), |end| end + 4))).map(drop)
+}
+
 /// Accepts only replies that end in our TXT record, apart from the worker's number, so that another
 /// server cannot satisfy the probe.
 fn own_reply(reply: Vec<u8>) -> std::io::Result<Vec<u8>> {
@@ -255,6 +279,8 @@ const ANSWERS: std::ops::Range<usize> = 6..8;
 const WORKER_RECORD: [u8; 11] = [0, 16, 0, 3, 0, 0, 0, 0, 0, 3, 2];
 /// The content type of a TLS handshake record (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
+/// Bytes of an HTTP response that are read.
+const RESPONSE_BYTES: u64 = 4096;
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);
 /// Interval at which a pending probe checks whether clients' queries were received; a round's time
 /// is part of the lease.

@@ -11,6 +11,8 @@ pub enum Transport {
     Dns,
     /// DNS over TLS (RFC 7858).
     Tls,
+    /// DNS over HTTPS (RFC 8484).
+    Https,
 }
 
 impl Transport {
@@ -19,6 +21,22 @@ impl Transport {
         match self {
             Self::Dns => "dns",
             Self::Tls => "tls",
+            Self::Https => "https",
+        }
+    }
+
+    /// Whether the endpoint has UDP sockets.
+    pub fn has_udp(self) -> bool {
+        match self {
+            Self::Dns => true,
+            Self::Tls | Self::Https => false,
+        }
+    }
+
+    /// Whether the endpoint has a TCP listener.
+    pub fn has_tcp(self) -> bool {
+        match self {
+            Self::Dns | Self::Tls | Self::Https => true,
         }
     }
 }
@@ -77,7 +95,7 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.transport {
             Transport::Dns => self.address.fmt(f),
-            Transport::Tls => write!(f, "tls://{}", self.address),
+            other => write!(f, "{}://{}", other.name(), self.address),
         }
     }
 }
@@ -86,9 +104,10 @@ impl FromStr for Endpoint {
     type Err = std::net::AddrParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (transport, address) = match text.strip_prefix("tls://") {
-            Some(address) => (Transport::Tls, address),
-            None => (Transport::Dns, text),
+        let (transport, address) = match text.split_once("://") {
+            Some(("tls", address)) => (Transport::Tls, address),
+            Some(("https", address)) => (Transport::Https, address),
+            _ => (Transport::Dns, text),
         };
         Ok(Self { transport, address: address.parse()? })
     }
@@ -106,6 +125,7 @@ mod tests {
             ("[::]:5300", "dns://:5300"),
             ("tls://0.0.0.0:853", "tls://:853"),
             ("tls://192.0.2.1:853", "tls://192.0.2.1:853"),
+            ("https://0.0.0.0:443", "https://:443"),
             ("tls://[2001:db8::1]:853", "tls://[2001:db8::1]:853"),
             ("tls://[fe80::1%1]:853", "tls://[fe80::1%lo]:853"),
         ] {

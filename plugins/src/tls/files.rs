@@ -45,18 +45,28 @@ pub struct Handshakes {
     dot: Arc<ServerConfig>,
     /// Selects no protocol: clients that offer only others are served, too, as in CoreDNS.
     any: Arc<ServerConfig>,
+    /// Selects `h2` or `http/1.1`.
+    https: Arc<ServerConfig>,
 }
 
 impl Handshakes {
     fn new(any: ServerConfig) -> Self {
         let mut dot = any.clone();
         dot.alpn_protocols = vec![DOT.to_vec()];
-        Self { dot: Arc::new(dot), any: Arc::new(any) }
+        let mut https = any.clone();
+        https.alpn_protocols = HTTPS.map(<[u8]>::to_vec).into();
+        Self { dot: Arc::new(dot), any: Arc::new(any), https: Arc::new(https) }
     }
 
     /// Returns the configuration for a client that offers these protocols; none without ALPN.
     pub fn of<'p>(&self, mut offered: impl Iterator<Item = &'p [u8]>) -> &Arc<ServerConfig> {
         if offered.any(|protocol| protocol == DOT) { &self.dot } else { &self.any }
+    }
+
+    /// Returns the configuration for DNS over HTTPS. Clients that offer only other protocols are
+    /// refused (RFC 7301, section 3.2), clients without ALPN speak HTTP/1.1.
+    pub fn https(&self) -> Arc<ServerConfig> {
+        self.https.clone()
     }
 }
 
@@ -300,6 +310,8 @@ fn log_reloaded(logger: &Logger, settings: &Settings) {
 
 /// The ALPN name of DNS over TLS (RFC 7858, section 3.1; IANA).
 const DOT: &[u8] = b"dot";
+/// The ALPN protocols of DNS over HTTPS, the preferred one first.
+const HTTPS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// Interval of checking the files.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// The check that logs files that cannot be used.

@@ -13,6 +13,7 @@ mod error_lines;
 mod exchange;
 mod external;
 mod grammar;
+mod https;
 mod metric_differences;
 mod metrics;
 mod pages;
@@ -36,7 +37,7 @@ use allowed::UseCounts;
 use coredns::CoreDns;
 use metric_differences::MOVED;
 use run::Setup;
-use tests::{add_address, isolated, report};
+use tests::{add_address, isolated, report, tool};
 
 /// The Corefiles of distributions answer as in CoreDNS.
 #[test]
@@ -72,6 +73,18 @@ fn record_texts_are_parsed_alike() {
 #[test]
 fn clusters_answer_alike() {
     compare("clusters_answer_alike", &cluster::fixed());
+}
+
+/// Requests over HTTPS are answered as in CoreDNS.
+#[test]
+fn https_requests_are_answered_alike() {
+    let test = "https_requests_are_answered_alike";
+    let Some(program) = CoreDns::find(test) else { return };
+    if !tool(test, "curl") {
+        return;
+    }
+    let found = https::differences(&program);
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 /// A plugin that was ready stays ready until another configuration serves.

@@ -223,7 +223,7 @@ fn properties_of_examples_stand_alone() {
     let mut count = 0;
     for (name, page) in pages() {
         for example in examples(&page) {
-            let example = if ["autopath", "tls"].contains(&name.as_str()) {
+            let example = if ["autopath", "https", "quic", "tls"].contains(&name.as_str()) {
                 example.replace("/etc/localdns", &here)
             } else {
                 example.to_owned()

@@ -181,6 +181,7 @@ impl Egress {
                 (*peer, server, Proto::Udp)
             }
             Client::Stream(stream) => (stream.peer, stream.local, Proto::Tcp),
+            Client::Request(request) => (request.peer, request.local, request.proto),
             Client::Background | Client::Subquery(_) => return,
         };
         let peer = peer.into();

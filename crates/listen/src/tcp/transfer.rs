@@ -53,7 +53,7 @@ impl Connection {
         }
         // The client has read all that was written, so the time until the next message is not its
         // idle time.
-        self.shared.set_state(Activity::Busy, self.running.since_start_ms(now));
+        self.shared.set_state(Activity::Busy, self.source.running.since_start_ms(now));
         let next = transfer.streaming.next(&mut scratch.reply).map_err(|BrokenTransfer| CutOff)?;
         scratch.send_reply();
         if next == Next::End {
@@ -70,8 +70,8 @@ impl Connection {
     pub(super) fn end_transfer(&mut self, now: Instant) {
         let Some(transfer) = self.transfer.take() else { return };
         let nanos = now.saturating_duration_since(transfer.began).as_nanos() as u64;
-        let seen = self.seen(nanos, now);
-        transfer.streaming.count(&seen, self.running.inboxes.len());
-        self.running.guarded(|| transfer.streaming.log(&seen, &mut self.running.tcp_lines()));
+        let seen = self.source.seen(nanos, now);
+        transfer.streaming.count(&seen, self.source.running.inboxes.len());
+        self.source.running.guarded(|| transfer.streaming.log(&seen, &mut self.source.running.tcp_lines()));
     }
 }

@@ -1,0 +1,99 @@
+//! Bounds of connections, streams and bytes of clients over HTTPS.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tests::http2::Http2;
+use tests::{Action, Ask, Connection, Message, Metrics, Says, Upstream, eventually, fresh_ip, port};
+
+use super::{Doh, PATIENCE, answer, query, rcode, with_slow_upstream};
+
+/// The settings of HTTP/2 that the tests use, by number.
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+const INITIAL_WINDOW_SIZE: u16 = 4;
+
+fn evicted(doh: &Doh) -> f64 {
+    let metrics = Metrics::of((doh.at.ip(), 9153).into());
+    let states = ["idle", "half_sent", "unread", "busy"];
+    states.map(|was| metrics.count("localdns_connections_evicted_total", &[("was", was)])).iter().sum()
+}
+
+fn open_from(doh: &Doh, from: IpAddr) -> anyhow::Result<Http2> {
+    let connection = Connection::open_from(from, doh.at, PATIENCE)?;
+    Http2::begin(connection.encrypted(&doh.client())?, &[])
+}
+
+/// A connection beyond `max_connections` replaces one of the address with most.
+#[test]
+fn listener_bounds_its_connections() {
+    let doh = Doh::start("whoami\nhttps {\nmax_connections 3\n}\nprometheus @IP@:9153");
+    let [greedy, other] = [[127, 77, 0, 1], [127, 77, 0, 2]].map(IpAddr::from);
+    let mut all: Vec<Http2> = (0..3).map(|_| open_from(&doh, greedy).unwrap()).collect();
+    for client in &mut all {
+        assert_eq!(rcode(client, "a.example").unwrap(), 0);
+    }
+    let mut new = open_from(&doh, other).unwrap();
+    assert_eq!(rcode(&mut new, "a.example").unwrap(), 0);
+    assert!(all[0].connection().is_closed_by_peer(), "the one that waited longest");
+    for client in &mut all[1..] {
+        assert_eq!(rcode(client, "a.example").unwrap(), 0);
+    }
+    // The greedy client replaces its own.
+    let mut again = open_from(&doh, greedy).unwrap();
+    for client in [&mut again, &mut new] {
+        assert_eq!(rcode(client, "a.example").unwrap(), 0);
+    }
+    assert_eq!(evicted(&doh), 2.0);
+}
+
+/// `max_streams` is advertised, and streams beyond it are refused.
+#[test]
+fn connection_bounds_its_streams() {
+    let (doh, _upstream) = with_slow_upstream(Duration::from_secs(1), "https {\nmax_streams 5\n}");
+    let mut client = doh.open().unwrap();
+    assert_eq!(client.settings.get(&MAX_CONCURRENT_STREAMS), Some(&5));
+    let streams: Vec<u32> =
+        (0..8).map(|n| client.post(&query(&format!("slow{n}.example")), true).unwrap()).collect();
+    for stream in &streams[5..] {
+        let (_, reset) = client.end_of(*stream).unwrap();
+        assert_eq!(reset, Some(7), "REFUSED_STREAM");
+    }
+    for stream in &streams[..5] {
+        assert_eq!(answer(&mut client, *stream).unwrap(), 0);
+    }
+    assert_eq!(Doh::start("whoami").open().unwrap().settings.get(&MAX_CONCURRENT_STREAMS), Some(&250));
+}
+
+/// Large answers leave whole, and those that a client does not read hold a bounded number of bytes.
+#[test]
+fn unread_replies_are_bounded() {
+    let ip = fresh_ip();
+    let _upstream = Upstream::start(ip, |asked| {
+        let lines: Vec<String> =
+            (0..200).map(|n| format!("{} 60 IN TXT \"{n}{}\"", asked.name, "x".repeat(200))).collect();
+        Action::Truncate(Says::answer(&lines.join("\n")))
+    });
+    let forward =
+        format!("forward . {ip}:{}\ncache\nprometheus @IP@:9153\ntimeouts {{\nwrite 20s\n}}", port());
+    let doh = Doh::start(&forward);
+    let query = Ask::new("large.example", "TXT").bytes();
+    let mut honest = doh.open().unwrap();
+    let stream = honest.post(&query, true).unwrap();
+    let (body, _) = honest.end_of(stream).unwrap();
+    assert!(body.len() > 40_000, "{}", body.len());
+    assert_eq!(Message::decode(&body).unwrap().answers.len(), 200);
+    let before = doh.server.rss_kb();
+    let mut unread: Vec<Http2> =
+        (0..20).map(|_| doh.open_with(&[(INITIAL_WINDOW_SIZE, 0)]).unwrap()).collect();
+    for client in &mut unread {
+        for _ in 0..100 {
+            if client.post(&query, true).is_err() {
+                break;
+            }
+        }
+    }
+    eventually("connections that hold most to be closed", PATIENCE, || (evicted(&doh) > 0.0).then_some(()));
+    let more = doh.server.rss_kb().saturating_sub(before);
+    assert!(more < 40 * 1024, "{more} KiB more for 80 MB of replies");
+    assert_eq!(rcode(&mut doh.open().unwrap(), "a.example").unwrap(), 0);
+}
