@@ -48,6 +48,7 @@ pub mod minimal;
 pub mod multisocket;
 pub mod nsid;
 pub mod prometheus;
+pub mod proxyproto;
 pub mod ready;
 pub mod reload;
 pub mod rewrite;

@@ -104,7 +104,7 @@ pub static PLUGINS: &[Plugin] = &[
     hooks("metadata", crate::metadata::read),
     absent("geoip"),
     hooks("cancel", crate::cancel::read),
-    absent("proxyproto"),
+    setting("proxyproto", crate::proxyproto::read),
     absent("quic"),
     absent("grpc_server"),
     setting("https", crate::https::read),

@@ -26,6 +26,7 @@ use plugins::{
     https::HttpsLimits,
     kubernetes, multisocket, plugin_cfg,
     prometheus::PrometheusSpec,
+    proxyproto::ProxyProtoSpec,
     ready::ReadySpec,
     view::ViewSpec,
 };
@@ -317,6 +318,8 @@ fn endpoint_plan(
     let https = HttpsLimits::of_listener(blocks_of(&zones, spec).filter_map(BlockSpec::get))?;
     let timeouts = zones.iter().find_map(|zone| spec.blocks[zone.block.index].get());
     let timeouts = timeouts.copied().unwrap_or_default();
+    let proxy = zones.iter().rev().find_map(|zone| spec.blocks[zone.block.index].get());
+    let proxy = proxy.map(|proxy: &ProxyProtoSpec| Arc::new(proxy.build()));
     let dropped = zones.iter().any(|zone| zone.block.envelope.counts).then(|| {
         let labels = ZoneLabels {
             server: endpoint.label(),
@@ -329,7 +332,7 @@ fn endpoint_plan(
         shared.zones.zone(&labels, shared.writers)
     });
     let served = ServedEndpoint { route: Arc::new(Route::new(zones)), dropped, probe: shared.probe };
-    Ok(EndpointPlan { served, timeouts, tls, https })
+    Ok(EndpointPlan { served, timeouts, proxy, tls, https })
 }
 
 /// Returns the blocks of these zones, in file order, each once.

@@ -9,6 +9,7 @@ use logging::Logger;
 use node::SourcePorts;
 use plugin::endpoint::{Endpoint, Transport, host_text};
 use plugins::https::HttpsLimits;
+use plugins::proxyproto::ProxyProtocol;
 use plugins::reload::ReloadSpec;
 use plugins::timeouts::TimeoutsSpec;
 use plugins::tls::ServerTls;
@@ -59,6 +60,8 @@ pub struct EndpointPlan {
     pub served: ServedEndpoint,
     /// TCP limits; the first block that has `timeouts` decides for its address.
     pub timeouts: TimeoutsSpec,
+    /// The PROXY protocol; the last block that has `proxyproto` decides for its address.
+    pub proxy: Option<Arc<ProxyProtocol>>,
     /// The TLS configuration; `None` for plain DNS, and for DNS over HTTPS in plain text.
     pub tls: Option<Arc<ServerTls>>,
     /// The bounds of an endpoint for DNS over HTTPS.

@@ -20,7 +20,7 @@ use super::fair_queue::FairQueue;
 use super::listen_socket::OpenSocket;
 use super::subquery_join::Suspended;
 use super::upstream_sockets::UpstreamSockets;
-use super::waiter::{Client, Miss, Waiter};
+use super::waiter::{Client, Miss, UdpClient, Waiter};
 use crate::server_state::ServerState;
 use deferred_delivery::DeferredDeliveries;
 use delayed_replies::DelayedReplies;
@@ -179,9 +179,13 @@ impl Egress {
         let zone = &waiter.zone;
         let mut outcome = Outcome::OPEN;
         let (proto, client, local) = match &waiter.client {
-            Client::Udp { socket: (socket_index, address), peer, local } => {
+            udp @ (Client::Udp { .. } | Client::Proxied(_)) => {
+                let Some(UdpClient { socket: (socket_index, address), peer, local, reply_to }) = udp.udp()
+                else {
+                    return;
+                };
                 // `None` if a reload closed the address meanwhile: no reply can be sent from it.
-                let Some(open) = socket_at(&mut self.sockets, usize::from(*socket_index), *address) else {
+                let Some(open) = socket_at(&mut self.sockets, usize::from(socket_index), address) else {
                     return;
                 };
                 if open.replies.is_full() {
@@ -191,16 +195,18 @@ impl Egress {
                 let mut reply = Reply::start(out, &query);
                 let failure = write(&mut reply, &query);
                 serve::finish(zone, &query, &mut reply, Proto::Udp, failure, &mut outcome);
-                open.replies.commit(&(*peer).into(), *local);
-                let local = local.map_or(*address, |local| (local.address, address.port()).into());
-                (Proto::Udp, *peer, local)
+                open.replies.commit(&reply_to.into(), local);
+                let local = local.map_or(address, |local| (local.address, address.port()).into());
+                (Proto::Udp, peer, local)
             }
             client => {
                 let (proto, peer, local) = match client {
                     Client::Stream(stream) => (Proto::Tcp, stream.peer, stream.local),
                     Client::Request(request) => (request.proto, request.peer, request.local),
                     // The answer of a subquery is passed to `resume`.
-                    Client::Udp { .. } | Client::Background | Client::Subquery(_) => return,
+                    Client::Udp { .. } | Client::Proxied(_) | Client::Background | Client::Subquery(_) => {
+                        return;
+                    }
                 };
                 let mut reply = Reply::start(&mut self.scratch, &query);
                 let failure = write(&mut reply, &query);

@@ -20,6 +20,7 @@ mod fair_queue;
 mod flight_key;
 mod https;
 mod listen_socket;
+mod proxy_header;
 mod query_source;
 mod receive_counts;
 mod request_client;

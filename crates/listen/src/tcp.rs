@@ -5,6 +5,7 @@
 //! more only when the kernel has accepted all of them. So a client that does not read is not read
 //! from (backpressure).
 
+mod header;
 mod message;
 mod transfer;
 
@@ -19,6 +20,7 @@ use wire::Proto;
 use super::buffers::{BUFFERS, Buffers, TOGETHER};
 use super::connection_state::{Activity, ConnectionState};
 use super::cpu_budget::MOMENT;
+use super::proxy_header::ProxyHeader;
 use super::query_source::QuerySource;
 use super::tls::Tls;
 use crate::receive_counts::ReceiveCounter;
@@ -37,6 +39,8 @@ pub(crate) struct Connection {
     stream: TcpStream,
     /// TLS, if the endpoint has it.
     tls: Option<Box<Tls>>,
+    /// The PROXY protocol's header, as long as it may still arrive.
+    header: Option<Box<ProxyHeader>>,
     /// Bytes received and not served: complete messages while the client does not read, else the
     /// start of one.
     received: Vec<u8>,
@@ -104,6 +108,7 @@ impl Connection {
             taken,
             stream,
             tls: None,
+            header: None,
             received: Vec::new(),
             received_at: now,
             rest: 0,
@@ -126,6 +131,7 @@ impl Connection {
                     let tls = Tls::new(tls.handshakes());
                     self.tls = Some(Box::new(tls));
                 }
+                self.header = ProxyHeader::expected(plan, self.source.peer);
                 plan.timeouts
             }
             None => return,
@@ -319,6 +325,7 @@ impl Connection {
         self.shared.set_state(state, self.source.running.since_start_ms(since));
         let held =
             self.received.capacity() + self.unsent.capacity() + self.tls.as_ref().map_or(0, |tls| tls.held());
+        let held = held + self.header.as_ref().map_or(0, |header| header.held());
         let held = held + self.transfer.as_ref().map_or(0, |transfer| transfer.held());
         if held != self.shared.held_by_task() {
             let connections = &self.source.running.connections;
@@ -375,6 +382,8 @@ impl Connection {
             return Ok(0);
         }
         let count = self.stream.try_read(&mut scratch.received)?;
+        let read = count;
+        let Some(count) = self.take_header(&mut scratch.received, count, now)? else { return Ok(read) };
         let Some(tls) = &mut self.tls else {
             self.keep(&scratch.received[..count], now);
             return Ok(count);

@@ -112,6 +112,8 @@ pub(crate) enum Client {
         /// address.
         local: Option<Local>,
     },
+    /// A UDP client behind a proxy: boxed, so that the others need no room for it.
+    Proxied(Box<UdpClient>),
     /// A TCP client.
     Stream(StreamReply),
     /// A client of DNS over HTTPS.
@@ -122,11 +124,37 @@ pub(crate) enum Client {
     Subquery(SubqueryHandle<Self>),
 }
 
+/// A UDP client and where its reply goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UdpClient {
+    /// The listen socket's index and address.
+    pub socket: (u16, SocketAddr),
+    /// The client.
+    pub peer: SocketAddr,
+    /// As in [`Client::Udp`].
+    pub local: Option<Local>,
+    /// The client, or the proxy that sent the query.
+    pub reply_to: SocketAddr,
+}
+
 impl Client {
+    /// Returns the UDP client, if it is one.
+    #[inline]
+    pub(crate) fn udp(&self) -> Option<UdpClient> {
+        match self {
+            Self::Udp { socket, peer, local } => {
+                Some(UdpClient { socket: *socket, peer: *peer, local: *local, reply_to: *peer })
+            }
+            Self::Proxied(client) => Some(**client),
+            Self::Stream(_) | Self::Request(_) | Self::Background | Self::Subquery(_) => None,
+        }
+    }
+
     /// Returns the client's address as a number; 0 without a client.
     pub(crate) fn number(&self) -> u128 {
         match self {
             Self::Udp { peer, .. } => client_number(peer.ip()),
+            Self::Proxied(client) => client_number(client.peer.ip()),
             Self::Stream(stream) => client_number(stream.peer.ip()),
             Self::Request(request) => client_number(request.peer.ip()),
             Self::Background => 0,
@@ -139,7 +167,7 @@ impl Client {
         match self {
             Self::Stream(stream) => stream.send(reply),
             Self::Request(request) => request.send(reply),
-            Self::Udp { .. } | Self::Background | Self::Subquery(_) => {}
+            Self::Udp { .. } | Self::Proxied(_) | Self::Background | Self::Subquery(_) => {}
         }
     }
 
@@ -148,7 +176,7 @@ impl Client {
         match self {
             Self::Stream(_) => Proto::Tcp,
             Self::Request(request) => request.proto,
-            Self::Udp { .. } | Self::Background => Proto::Udp,
+            Self::Udp { .. } | Self::Proxied(_) | Self::Background => Proto::Udp,
             Self::Subquery(share) => share.proto(),
         }
     }

@@ -353,13 +353,15 @@ impl Worker {
             let Some(zone) = zone else { continue };
             let datagram = self.received.get(index);
             let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
-            let client = datagram.peer.address();
+            let Some(batch::Unwrapped { octets, client }) = batch::unwrap(plan, &datagram, now) else {
+                continue;
+            };
             let (local, proto) = (Some(local), Proto::Udp);
             let seen = Observed { client, local, proto, nanos, now, upstream: None };
             // A batch keeps the outcomes of its queries, a few bytes each, not the queries: only one
             // that is logged is parsed again.
             self.running.guarded(|| {
-                if let Some(query) = accept(datagram.bytes).query() {
+                if let Some(query) = accept(octets).query() {
                     #[cfg(test)]
                     crate::failpoint::at("reread", &query.name);
                     self.running.log(zone, outcome, &seen, query, &mut self.egress.lines);

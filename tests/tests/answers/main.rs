@@ -17,6 +17,7 @@ mod https;
 mod metric_differences;
 mod metrics;
 mod pages;
+mod proxyproto;
 mod random;
 mod random_clusters;
 mod random_numbers;
@@ -226,6 +227,14 @@ fn server_blocks_are_accepted_alike() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+/// Both servers see the same clients behind headers of the PROXY protocol.
+#[test]
+fn proxied_clients_are_seen_alike() {
+    let Some(program) = CoreDns::find("proxied_clients_are_seen_alike") else { return };
+    let found = proxyproto::differences(&program);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
 #[test]
 fn plugin_order_is_that_of_coredns() {
     let Some(theirs) = CoreDns::plugins("plugin_order_is_that_of_coredns") else { return };
@@ -250,7 +259,7 @@ fn sections_of_plugins_have_rows() {
         (
             "blocks",
             "acl any auto bufsize cache cancel chaos debug dns64 erratic errors file forward header hosts local loop minimal multisocket \
-             nsid reload rewrite shed template timeouts view",
+             nsid proxyproto reload rewrite shed template timeouts view",
         ),
         ("pages", "any auto chaos dns64 file header loadbalance local minimal rewrite"),
         (

@@ -3,6 +3,7 @@
 
 mod hostile;
 mod limits;
+mod proxied;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

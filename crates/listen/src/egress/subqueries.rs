@@ -10,7 +10,7 @@ use wire::{Answer, Proto, Query, Reply};
 
 use super::{Egress, block_cache, push_answer};
 use crate::subquery_join::{SubqueryHandle, Suspended};
-use crate::waiter::{Client, Miss, Waiter};
+use crate::waiter::{Client, Miss, UdpClient, Waiter};
 use plugin::failure::Failure;
 use plugin::{HostsGuard, QueryContext};
 use query::evaluate::{
@@ -175,14 +175,14 @@ impl Egress {
     fn resume(&mut self, inner: Suspended<Client>, started: Instant, now: Instant, misses: &mut Vec<Miss>) {
         let Suspended { outer, client } = inner;
         let SuspendedQuery { query: held, options, zone, route, answers, spent, upstream, .. } = *outer;
-        let (peer, server, proto) = match &client {
-            Client::Udp { socket: (_, address), peer, local } => {
-                let server = local.map_or(*address, |local| (local.address, address.port()).into());
-                (*peer, server, Proto::Udp)
+        let (peer, server, proto) = match (&client, client.udp()) {
+            (_, Some(UdpClient { socket: (_, address), peer, local, .. })) => {
+                let server = local.map_or(address, |local| (local.address, address.port()).into());
+                (peer, server, Proto::Udp)
             }
-            Client::Stream(stream) => (stream.peer, stream.local, Proto::Tcp),
-            Client::Request(request) => (request.peer, request.local, request.proto),
-            Client::Background | Client::Subquery(_) => return,
+            (Client::Stream(stream), None) => (stream.peer, stream.local, Proto::Tcp),
+            (Client::Request(request), None) => (request.peer, request.local, request.proto),
+            (_, None) => return,
         };
         let peer = peer.into();
         let context = QueryContext::new(now, &peer, server, proto, self.index);

@@ -6,11 +6,13 @@ use std::time::Instant;
 use configuration::EndpointPlan;
 use plugin::failure::Failure;
 use plugin::{HostsGuard, QueryContext};
+use plugins::proxyproto::ProxyProtocol;
+pub(super) use plugins::proxyproto::Unwrapped;
 use query::serve::{self, Outcome, Served};
 use sockets::{Datagram, Peer, RecvBatch, SendBatch};
 use wire::{Proto, Verdict, accept_truncated};
 
-use crate::waiter::{Client, Miss};
+use crate::waiter::{Client, Miss, UdpClient};
 
 /// The datagrams of one receive call, and their replies, outcomes and misses.
 pub(super) struct Batch<'b, 'h> {
@@ -31,6 +33,10 @@ impl Batch<'_, '_> {
     /// Serves the datagrams that `serve` has not begun to handle.
     pub(super) fn serve(&mut self) {
         let Self { plan, now, address, socket_index, .. } = *self;
+        if let Some(proxy) = &plan.proxy {
+            self.serve_behind(proxy);
+            return;
+        }
         let (mut gate, mut tables) = (Verdict::Drop, HostsGuard::default());
         let client = |datagram: &Datagram<'_>, replied| match replied {
             true => Client::Background,
@@ -77,18 +83,81 @@ impl Batch<'_, '_> {
         }
     }
 
+    /// The same on an address with `proxyproto`.
+    #[inline(never)]
+    fn serve_behind(&mut self, proxy: &ProxyProtocol) {
+        let Self { plan, now, address, socket_index, .. } = *self;
+        let mut tables = HostsGuard::default();
+        for index in self.begun..self.received.len() {
+            self.begun = index + 1;
+            let datagram = self.received.get(index);
+            let outcome = &mut self.outcomes[index];
+            outcome.counted = false;
+            let from = datagram.peer.address();
+            if from.port() == 0 {
+                continue;
+            }
+            let Some(Unwrapped { octets, client }) = proxy.unwrap(datagram.bytes, from, now) else {
+                continue;
+            };
+            let (peer, mut gate) = (Peer::from(client), Verdict::Drop);
+            let mut context = QueryContext::new(now, &peer, address, Proto::Udp, self.writer);
+            context.take_up(&peer, datagram.local);
+            let Some(out) = self.replies.slot() else { break };
+            look_over(&mut gate, &Datagram { bytes: octets, ..datagram });
+            let to = |replied| match replied {
+                true => Client::Background,
+                false => Client::Proxied(Box::new(UdpClient {
+                    socket: (socket_index, address),
+                    peer: client,
+                    local: datagram.local,
+                    reply_to: from,
+                })),
+            };
+            let is_replied = match serve::serve(&plan.served, &gate, &context, &mut tables, out, outcome) {
+                Served::Nothing | Served::Silence | Served::Stream(_) => false,
+                Served::Reply => true,
+                Served::Ask { replied, asked } => {
+                    self.misses.push(Miss::new(asked, to(replied), now));
+                    replied
+                }
+                Served::Follow { replied, lookups } => {
+                    self.misses.extend(Miss::all(*lookups, to(replied), now));
+                    replied
+                }
+            };
+            if is_replied {
+                self.replies.commit(datagram.peer, datagram.local);
+            }
+        }
+    }
+
     /// Answers the packet begun last with SERVFAIL, if it can be parsed.
     #[cold]
     pub(super) fn fail(&mut self) {
         let Some(last) = self.begun.checked_sub(1) else { return };
         self.outcomes[last].counted = false;
         let datagram = self.received.get(last);
+        let Some(Unwrapped { octets, .. }) = unwrap(self.plan, &datagram, self.now) else { return };
         let mut gate = Verdict::Drop;
-        look_over(&mut gate, &datagram);
+        look_over(&mut gate, &Datagram { bytes: octets, ..datagram });
         if let (Some(query), Some(out)) = (gate.query(), self.replies.slot()) {
             serve::error_reply(query, &Failure::Panic, out);
             self.replies.commit(datagram.peer, datagram.local);
         }
+    }
+}
+
+/// Returns the client of a datagram and its bytes, by `proxyproto` if the address has it.
+pub(super) fn unwrap<'d>(
+    plan: &EndpointPlan,
+    datagram: &Datagram<'d>,
+    now: Instant,
+) -> Option<Unwrapped<'d>> {
+    let from = datagram.peer.address();
+    match &plan.proxy {
+        Some(proxy) => proxy.unwrap(datagram.bytes, from, now),
+        None => Some(Unwrapped { octets: datagram.bytes, client: from }),
     }
 }
 
