@@ -49,6 +49,7 @@ pub mod multisocket;
 pub mod nsid;
 pub mod prometheus;
 pub mod proxyproto;
+pub mod quic;
 pub mod ready;
 pub mod reload;
 pub mod rewrite;

@@ -105,7 +105,7 @@ pub static PLUGINS: &[Plugin] = &[
     absent("geoip"),
     hooks("cancel", crate::cancel::read),
     setting("proxyproto", crate::proxyproto::read),
-    absent("quic"),
+    setting("quic", crate::quic::read),
     absent("grpc_server"),
     setting("https", crate::https::read),
     absent("https3"),

@@ -37,7 +37,7 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
             Scheme::Grpc => Err("grpc://"),
             Scheme::Https => Ok((Transport::Https, HTTPS_PORT)),
             Scheme::Https3 => Err("https3://"),
-            Scheme::Quic => Err("quic://"),
+            Scheme::Quic => Ok((Transport::Quic, TLS_PORT)),
         }
         .map_err(|scheme| Located::new(&key.written.at, SetupError::SchemeNotBuilt(scheme)))?;
         for zone in &key.zones {
@@ -72,7 +72,7 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
             return Err(Located::new(&directive.name.at, SetupError::Needs { plugin, other }));
         }
     }
-    let encrypted = block.keys.iter().find(|key| key.scheme == Scheme::Tls);
+    let encrypted = block.keys.iter().find(|key| matches!(key.scheme, Scheme::Tls | Scheme::Quic));
     if let (Some(key), None) = (encrypted, read.get::<TlsSpec>()) {
         let error = SetupError::NoCertificate(key.written.text.clone());
         return Err(Located::new(&key.written.at, error));
@@ -93,7 +93,7 @@ fn known(directive: &Directive) -> Result<()> {
     Err(Located::new(&directive.name.at, error))
 }
 
-/// Default port of DNS over TLS, as in CoreDNS regardless of `-dns.port`.
+/// Default port of DNS over TLS and over QUIC, as in CoreDNS regardless of `-dns.port`.
 const TLS_PORT: u16 = 853;
 /// Default port of DNS over HTTPS.
 const HTTPS_PORT: u16 = 443;
@@ -291,6 +291,7 @@ pub(crate) mod tests {
             ("2001:db8::/32", 53, "8.b.d.0.1.0.0.2.ip6.arpa. 53"),
             ("tls://.", 53, ". tls 853"),
             ("tls://a.org:5553 .", 54, "a.org. tls 5553, . 54"),
+            ("quic://.", 54, ". quic 853"),
             ("https://. https://a.org:8443", 54, ". https 443, a.org. https 8443"),
         ] {
             let text = format!("{key} {{\nwhoami\ntls cert key\n}}\n");
@@ -320,15 +321,15 @@ pub(crate) mod tests {
             ),
             (
                 ". grpc://. {\nwhoami\n}\n",
-                "Corefile:1:3: the scheme \"grpc://\" is not supported yet; use dns://, tls:// or https://",
+                "Corefile:1:3: the scheme \"grpc://\" is not supported yet; use dns://, tls://, https:// or quic://",
             ),
             (
                 "https3://. {\nwhoami\n}\n",
-                "Corefile:1:1: the scheme \"https3://\" is not supported yet; use dns://, tls:// or https://",
+                "Corefile:1:1: the scheme \"https3://\" is not supported yet; use dns://, tls://, https:// or quic://",
             ),
             (
                 "quic://. {\nwhoami\n}\n",
-                "Corefile:1:1: the scheme \"quic://\" is not supported yet; use dns://, tls:// or https://",
+                "Corefile:1:1: \"quic://.\" needs `tls CERT KEY` in this server block: connections would not be encrypted; add it, or serve dns://",
             ),
         ] {
             assert_eq!(spec(text).err().as_deref(), Some(error), "{text:?}");

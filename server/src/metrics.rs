@@ -8,6 +8,7 @@ use listen::ServerState;
 use metrics::gatherer::Build;
 use metrics::{Families, Gatherer, MetricSource, names};
 use node_run::{LeaseState, exporter};
+use plugin::endpoint::Transport;
 use plugins::plugin_cfg;
 
 /// Creates the gatherer of all metrics.
@@ -44,9 +45,14 @@ impl MetricSource for ServerMetrics {
         }
         into.counter(names::CONNECTIONS_REFUSED, &[], running.connections.refused.get() as f64);
         into.gauge(names::STREAM_BYTES, &[], running.connections.octets() as f64);
-        for (server, status, count) in running.responses.all() {
+        for (endpoint, status, count) in running.responses.all() {
+            let server = endpoint.label();
             let labels = [("server", server.as_str()), ("status", status)];
-            into.counter(names::HTTPS_RESPONSES, &labels, count as f64);
+            let metric = match endpoint.transport {
+                Transport::Quic => names::QUIC_RESPONSES,
+                _ => names::HTTPS_RESPONSES,
+            };
+            into.counter(metric, &labels, count as f64);
         }
         enabled(&running, into);
         caches(&running, into);

@@ -27,6 +27,7 @@ use plugins::{
     kubernetes, multisocket, plugin_cfg,
     prometheus::PrometheusSpec,
     proxyproto::ProxyProtoSpec,
+    quic::QuicLimits,
     ready::ReadySpec,
     view::ViewSpec,
 };
@@ -313,9 +314,10 @@ fn endpoint_plan(
 ) -> Result<EndpointPlan> {
     let tls = match endpoint.transport {
         Transport::Dns => None,
-        Transport::Tls | Transport::Https => tls::of_listener(&zones, spec, tls)?,
+        Transport::Tls | Transport::Https | Transport::Quic => tls::of_listener(&zones, spec, tls)?,
     };
     let https = HttpsLimits::of_listener(blocks_of(&zones, spec).filter_map(BlockSpec::get))?;
+    let quic = QuicLimits::of_listener(blocks_of(&zones, spec).filter_map(BlockSpec::get))?;
     let timeouts = zones.iter().find_map(|zone| spec.blocks[zone.block.index].get());
     let timeouts = timeouts.copied().unwrap_or_default();
     let proxy = zones.iter().rev().find_map(|zone| spec.blocks[zone.block.index].get());
@@ -332,7 +334,7 @@ fn endpoint_plan(
         shared.zones.zone(&labels, shared.writers)
     });
     let served = ServedEndpoint { route: Arc::new(Route::new(zones)), dropped, probe: shared.probe };
-    Ok(EndpointPlan { served, timeouts, proxy, tls, https })
+    Ok(EndpointPlan { served, timeouts, proxy, tls, https, quic })
 }
 
 /// Returns the blocks of these zones, in file order, each once.

@@ -10,6 +10,7 @@ use node::SourcePorts;
 use plugin::endpoint::{Endpoint, Transport, host_text};
 use plugins::https::HttpsLimits;
 use plugins::proxyproto::ProxyProtocol;
+use plugins::quic::QuicLimits;
 use plugins::reload::ReloadSpec;
 use plugins::timeouts::TimeoutsSpec;
 use plugins::tls::ServerTls;
@@ -66,6 +67,8 @@ pub struct EndpointPlan {
     pub tls: Option<Arc<ServerTls>>,
     /// The bounds of an endpoint for DNS over HTTPS.
     pub https: HttpsLimits,
+    /// The bounds of an endpoint for DNS over QUIC.
+    pub quic: QuicLimits,
 }
 
 impl Configuration {

@@ -29,7 +29,7 @@ use crate::request;
 use crate::stall_timeout::StallTimeout;
 
 /// The limits of one connection.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Time for the handshake, for the first request, and for a request's body.
     pub read: Duration,
@@ -39,7 +39,7 @@ pub struct Limits {
     pub idle: Duration,
     /// Time from a request to its answer, after which it is reset.
     pub answer: Duration,
-    /// Requests at the same time over HTTP/2.
+    /// Requests at the same time over HTTP/2 or QUIC.
     pub streams: u32,
 }
 

@@ -40,7 +40,7 @@ impl QueryData for QueryFacts<'_> {
             "do" => query.dnssec_ok().into(),
             // As in CoreDNS the client's size is limited for UDP only.
             "bufsize" => match context.proto {
-                Proto::Udp => (size.displayed(query.udp_limit()) as i64).into(),
+                Proto::Udp | Proto::Quic => (size.displayed(query.udp_limit()) as i64).into(),
                 Proto::Tcp => i64::from(u16::MAX).into(),
             },
             "server_ip" => ip(context.server()),

@@ -7,11 +7,12 @@ use std::net::SocketAddr;
 use handover::InheritedSockets;
 use node::{AddressPolicy, SocketKind, port_owner};
 use rustix::io::Errno;
+use socket2::{Domain, Socket, Type};
 use sockets::{ListenOptions, ListenSocket};
 use thiserror::Error;
 use tokio::runtime::Handle;
 
-use plugin::endpoint::Endpoint;
+use plugin::endpoint::{Endpoint, Transport};
 
 /// Why an address cannot be served; each error contains its remedy.
 #[derive(Debug, Error)]
@@ -59,7 +60,10 @@ pub(super) struct BoundEndpoint {
     /// How many of `sockets` an earlier process bound; these receive queries until the endpoint is
     /// opened.
     pub(super) inherited: usize,
-    pub(super) listener: std::net::TcpListener,
+    /// `None` for DNS over QUIC.
+    pub(super) listener: Option<std::net::TcpListener>,
+    /// The socket of DNS over QUIC.
+    pub(super) quic: Option<std::net::UdpSocket>,
     pub(super) added: Option<AddedAddress>,
     /// The link that has the endpoint's address if the kernel cannot create a dummy link.
     pub(super) instead: Option<node::LinkFallback>,
@@ -68,7 +72,12 @@ pub(super) struct BoundEndpoint {
 impl BoundEndpoint {
     /// Returns the endpoint's port, which the kernel chose for port 0.
     pub(super) fn port(&self) -> Option<u16> {
-        self.listener.local_addr().ok().map(|address| address.port())
+        let address = match (&self.listener, &self.quic) {
+            (Some(listener), _) => listener.local_addr(),
+            (None, Some(socket)) => socket.local_addr(),
+            (None, None) => return None,
+        };
+        address.ok().map(|address| address.port())
     }
 }
 
@@ -179,6 +188,21 @@ fn bind_sockets(
     }
     // UDP and TCP have the same port.
     address = sockets.first().map_or(address, |socket| with_port(address, socket.local_addr().port()));
+    if endpoint.transport == Transport::Quic {
+        let socket = match left.udp(address).into_iter().next() {
+            Some(descriptor) => descriptor.into(),
+            None => quic_socket(address, beside).map_err(|error| (SocketKind::Udp, error))?,
+        };
+        return Ok(BoundEndpoint {
+            endpoint,
+            sockets,
+            inherited,
+            listener: None,
+            quic: Some(socket),
+            added: None,
+            instead: None,
+        });
+    }
     let tcp = |error| (SocketKind::Tcp, error);
     let listener = match left.tcp(address) {
         Some(descriptor) => std::net::TcpListener::from(descriptor),
@@ -190,12 +214,30 @@ fn bind_sockets(
     let socket = socket2::SockRef::from(&listener);
     socket.set_send_buffer_size(TCP_SEND_BYTES).map_err(tcp)?;
     socket.set_recv_buffer_size(TCP_RECEIVE_BYTES).map_err(tcp)?;
-    Ok(BoundEndpoint { endpoint, sockets, inherited, listener, added: None, instead: None })
+    let (listener, quic) = (Some(listener), None);
+    Ok(BoundEndpoint { endpoint, sockets, inherited, listener, quic, added: None, instead: None })
+}
+
+/// Binds the socket of DNS over QUIC, which quinn reads; `beside` another one of this process on the
+/// same port.
+fn quic_socket(address: SocketAddr, beside: bool) -> io::Result<std::net::UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_port(beside)?;
+    socket.bind(&address.into())?;
+    // Only now, so that no other process shares the port by accident.
+    socket.set_reuse_port(true)?;
+    socket.set_nonblocking(true)?;
+    // Without the privilege the kernel's own bound remains.
+    let _ = socket.set_recv_buffer_size(QUIC_RECEIVE_BYTES);
+    Ok(socket.into())
 }
 
 /// Whether the workers serve the endpoint over UDP.
 pub(super) fn has_udp(endpoint: Endpoint) -> bool {
-    endpoint.transport.has_udp()
+    endpoint.transport == Transport::Dns
 }
 
 pub(super) fn scope_id(address: SocketAddr) -> u32 {
@@ -267,6 +309,8 @@ fn remedy(error: &node::NodeError) -> String {
     }
 }
 
+/// Receive buffer of a socket of DNS over QUIC, before the kernel doubles it.
+const QUIC_RECEIVE_BYTES: usize = 1 << 20;
 /// Send buffer of a TCP connection, before the kernel doubles it: 1,024 clients that do not read
 /// take 32 MiB at most.
 const TCP_SEND_BYTES: usize = 16 * 1024;

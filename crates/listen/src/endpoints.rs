@@ -14,15 +14,15 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::accept;
 use super::bind::{
     AddedAddress, BindError, BoundEndpoint, Wanted, add, bind_one, explain, has_udp, is_family_absent,
     scope_id, with_port,
 };
 use super::worker_tasks::Task;
+use super::{accept, quic};
 use crate::server_state::ServerState;
 use configuration::Configuration;
-use plugin::endpoint::Endpoint;
+use plugin::endpoint::{Endpoint, Transport};
 
 /// The bound endpoints of a running server.
 pub struct Endpoints {
@@ -133,6 +133,7 @@ impl Endpoints {
         for &endpoint in endpoints {
             let address = endpoint.address;
             let served = self.listeners.keys().copied().chain(new.iter().map(|bound| bound.endpoint));
+            let served = served.filter(|own| own.transport.shares_ports(endpoint.transport));
             // Inherited sockets of other addresses are read to their ends, and closed later.
             let inherited = self.inherited.addresses().filter(|inherited| *inherited != address);
             let beside = served.map(|own| own.address).chain(inherited).any(|own| overlap(own, address));
@@ -180,13 +181,12 @@ impl Endpoints {
                 post(nth, Task::CloseOne { address, nth, keep });
             }
         }
-        for BoundEndpoint { endpoint, sockets, inherited, listener, added, .. } in bound.new {
+        for BoundEndpoint { endpoint, sockets, inherited, listener, quic, added, .. } in bound.new {
             if let Some(added) = added {
                 self.added.insert(endpoint, added);
             }
             let (address, bound) = (endpoint.address, node::with_link(endpoint.address));
             let most = keep.max(running.inboxes.len());
-            self.keep(SocketKey::Tcp(bound), &listener, running);
             for (nth, socket) in sockets.into_iter().enumerate() {
                 if nth < most {
                     self.keep(SocketKey::Udp(bound, nth), &socket, running);
@@ -200,8 +200,18 @@ impl Endpoints {
             if inherited > 0 && inherited != keep {
                 post(0, Task::Spread(address, keep));
             }
-            let task =
-                handle.spawn(accept::accept(listener, endpoint, running.clone(), self.ends.subscribe()));
+            let (running, ends) = (running.clone(), self.ends.subscribe());
+            let task = match (listener, quic) {
+                (Some(listener), _) => {
+                    self.keep(SocketKey::Tcp(bound), &listener, &running);
+                    handle.spawn(accept::accept(listener, endpoint, running, ends))
+                }
+                (None, Some(socket)) => {
+                    self.keep(SocketKey::Udp(bound, 0), &socket, &running);
+                    handle.spawn(quic::accept(socket, endpoint, running, ends))
+                }
+                (None, None) => continue,
+            };
             self.listeners.insert(endpoint, task);
         }
     }
@@ -235,7 +245,7 @@ impl Endpoints {
         self.listeners.retain(|endpoint, task| {
             let stays = keep(endpoint);
             if !stays {
-                self.store.remove_address(node::with_link(endpoint.address));
+                forget(&mut self.store, *endpoint);
                 close(*endpoint, task, old, running);
             }
             stays
@@ -291,7 +301,7 @@ impl Endpoints {
         }
         for bound in anew {
             if let Some(task) = self.listeners.remove(&bound.endpoint) {
-                self.store.remove_address(node::with_link(bound.endpoint.address));
+                forget(&mut self.store, bound.endpoint);
                 close(bound.endpoint, &task, &running.configuration.load_full(), running);
             }
             let (sockets, free_port) = (self.sockets, self.free_port);
@@ -363,12 +373,19 @@ impl Endpoints {
     /// Accepts TCP connections again.
     pub fn accept_again(&mut self, running: &Arc<ServerState>, handle: &Handle) {
         for (endpoint, task) in &mut self.listeners {
-            match self.store.copy(SocketKey::Tcp(node::with_link(endpoint.address))) {
-                Some(listener) => {
-                    let ends = self.ends.subscribe();
-                    *task = handle.spawn(accept::accept(listener.into(), *endpoint, running.clone(), ends));
+            let (address, is_quic) =
+                (node::with_link(endpoint.address), endpoint.transport == Transport::Quic);
+            let key = if is_quic { SocketKey::Udp(address, 0) } else { SocketKey::Tcp(address) };
+            let (running, ends) = (running.clone(), self.ends.subscribe());
+            *task = match self.store.copy(key) {
+                Some(socket) if is_quic => {
+                    handle.spawn(quic::accept(socket.into(), *endpoint, running, ends))
                 }
-                None => running.fatal(&format!("cannot serve {endpoint} (tcp) again")),
+                Some(listener) => handle.spawn(accept::accept(listener.into(), *endpoint, running, ends)),
+                None => {
+                    running.fatal(&format!("cannot serve {endpoint} again"));
+                    continue;
+                }
             }
         }
     }
@@ -437,6 +454,17 @@ struct SocketPlan<'h> {
 const MOST_TRIES: u32 = 64;
 /// How long listeners may take for their last connections.
 const LAST_CONNECTIONS: Duration = Duration::from_millis(200);
+
+/// Removes an endpoint's sockets from those that the next process gets; another endpoint may have
+/// the same port for UDP or TCP.
+fn forget(store: &mut SocketStore, endpoint: Endpoint) {
+    let address = node::with_link(endpoint.address);
+    match endpoint.transport {
+        Transport::Dns => store.remove_address(address),
+        Transport::Tls | Transport::Https => store.remove(SocketKey::Tcp(address)),
+        Transport::Quic => store.remove(SocketKey::Udp(address, 0)),
+    }
+}
 
 /// Closes an endpoint. Its UDP sockets are read until they are empty, and queries there are served
 /// by `configuration`.

@@ -1,4 +1,5 @@
-//! Listening: the workers with their UDP sockets, and TCP, TLS and HTTPS on tokio.
+//! Listening: the workers with their UDP sockets, and TCP, TLS, HTTPS and QUIC on
+//! tokio.
 //!
 //! ```text
 //! recvmmsg -> serve -> sendmmsg                      a hit: one batch in, one batch out
@@ -22,6 +23,7 @@ mod https;
 mod listen_socket;
 mod proxy_header;
 mod query_source;
+mod quic;
 mod receive_counts;
 mod request_client;
 mod request_reply;

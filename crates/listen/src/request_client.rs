@@ -1,5 +1,5 @@
-//! A client whose connection carries several requests at a time (DNS over HTTPS), answered as TCP
-//! clients are.
+//! A client whose connection carries several requests at a time (DNS over HTTPS and over QUIC),
+//! answered as TCP clients are.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use client_quota::{ClientId, ClientQuota, client_number};
 use encrypted::{Answer, End, Outcome};
 use tokio::sync::{SemaphorePermit, oneshot};
+use wire::Proto;
 
 use super::buffers::BUFFERS;
 use super::connection_state::{Activity, ConnectionState};
@@ -92,6 +93,10 @@ impl RequestClient {
                 match handled {
                     Handled::Reply => Ok(self.account.hold(out).map_or(Answer::Gone, Answer::Reply)),
                     Handled::Silence => Ok(Answer::Silence),
+                    // Over QUIC an error is the matter of its stream alone.
+                    Handled::Refused if source.proto == Proto::Quic => {
+                        Ok(self.account.hold(out).map_or(Answer::Gone, Answer::Reply))
+                    }
                     Handled::Refused | Handled::NoQuery => Ok(Answer::Malformed),
                     Handled::Gone | Handled::Transfer => Ok(Answer::Gone),
                     Handled::Posted => Err(()),

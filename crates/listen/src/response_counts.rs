@@ -1,4 +1,4 @@
-//! Counts the responses of DNS over HTTPS by endpoint and status.
+//! Counts the responses of DNS over HTTPS and QUIC by endpoint and status.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,15 +28,15 @@ impl ResponseCounts {
         self.lock().entry(endpoint).or_default().clone()
     }
 
-    /// Returns the label `server`, the status and the number of responses, of statuses that were
-    /// sent: as in CoreDNS, a counter has no sample before it is first incremented.
-    pub fn all(&self) -> Vec<(String, &'static str, u64)> {
+    /// Returns the endpoint, the status and the number of responses, of statuses that were sent: as
+    /// in CoreDNS, a counter has no sample before it is first incremented.
+    pub fn all(&self) -> Vec<(Endpoint, &'static str, u64)> {
         let mut all = Vec::new();
         for (endpoint, counts) in self.lock().iter() {
             for status in Outcome::ALL {
                 let count = counts.0[status as usize].get();
                 if count > 0 {
-                    all.push((endpoint.label(), status.name(), count));
+                    all.push((*endpoint, status.name(), count));
                 }
             }
         }

@@ -53,9 +53,9 @@ pub struct ServerState {
     pub(crate) flights: FlightRegistry,
     /// Connections of TCP clients.
     pub connections: Arc<Connections>,
-    /// Responses of DNS over HTTPS.
+    /// Responses of DNS over HTTPS and over QUIC.
     pub responses: ResponseCounts,
-    /// Places of the requests of DNS over HTTPS.
+    /// Places of the requests of DNS over HTTPS and over QUIC.
     pub(crate) requests: Arc<ClientQuota>,
     /// The log.
     pub logger: Logger,

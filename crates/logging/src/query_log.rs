@@ -108,7 +108,7 @@ impl LogEntry<'_> {
     /// As CoreDNS prints it: 65535 over TCP, else the client's size or 512, whichever is larger.
     fn bufsize(&self) -> u16 {
         match self.proto {
-            Proto::Udp => self.bufsize.max(512),
+            Proto::Udp | Proto::Quic => self.bufsize.max(512),
             Proto::Tcp => u16::MAX,
         }
     }

@@ -175,7 +175,7 @@ impl ZoneCounters {
         add: impl Fn(&Counter, u64) + Copy,
     ) {
         let queries = sizes.len() as u64;
-        let proto = counted.proto as usize;
+        let proto = counted.proto.label_index();
         let rtype = match counted.rtype {
             RType::A => 0,
             RType::AAAA => 1,
@@ -217,7 +217,7 @@ impl NativeCounters {
 
     #[cold]
     fn count(&self, counted: &Counted, sizes: impl Iterator<Item = [u32; 2]>, shared: bool) {
-        let proto = counted.proto as usize;
+        let proto = counted.proto.label_index();
         for [request, response] in sizes {
             self.durations.observe(counted.nanos as f64 / 1e9, shared);
             self.request_sizes[proto].observe(request.into(), shared);

@@ -40,6 +40,9 @@ metrics! {
     /// Counter {server, status}.
     HTTPS_RESPONSES = "coredns_dns_https_responses_total" "Counter of DoH responses per server and http status code.";
 
+    /// Counter {server, status}.
+    QUIC_RESPONSES = "coredns_dns_quic_responses_total" "Counter of DoQ responses per server and QUIC application code.";
+
     /// Counter {server, zones, view}.
     CACHE_REQUESTS = "coredns_cache_requests_total" "The count of cache requests.";
     /// Counter {server, type, zones, view}.

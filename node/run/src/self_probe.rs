@@ -1,5 +1,5 @@
 //! Sends probe queries of this server to itself, over UDP until every worker has answered, and over
-//! TCP, TLS and HTTPS.
+//! TCP, TLS, HTTPS and QUIC.
 //!
 //! Under a flood, a full socket queue may drop a probe, which must not count as a failure of a
 //! working server. A lost UDP probe counts as answered if its worker has received any datagram from
@@ -118,7 +118,7 @@ pub async fn udp(
     Err(ProbeFailure::new(why, is_taken && silent.len() == workers))
 }
 
-/// Probes over TCP, TLS or HTTPS. If a connection gets no reply in time, another is opened, and a reply on
+/// Probes over TCP, TLS, HTTPS or QUIC. If a connection gets no reply in time, another is opened, and a reply on
 /// either suffices.
 pub async fn stream(
     running: &Arc<ServerState>,
@@ -143,6 +143,7 @@ pub async fn stream(
                     (Transport::Dns, _) => tcp(target, &query, &running, &manner).await,
                     (Transport::Tls, _) | (Transport::Https, true) => hello(target, &running, &manner).await,
                     (Transport::Https, false) => http(target, &query, &running, &manner).await,
+                    (Transport::Quic, _) => quic(target, &manner).await,
                 }
             });
         }
@@ -163,6 +164,7 @@ pub async fn stream(
         Transport::Dns => "TCP",
         Transport::Tls => "TLS",
         Transport::Https => "HTTPS",
+        Transport::Quic => "QUIC",
     };
     Err(ProbeFailure::new(format!("{target} does not answer over {over}"), is_taken))
 }
@@ -238,6 +240,25 @@ async fn http(
     own_reply(response.split_off(head.map_or(response.len(), |end| end + 4))).map(drop)
 }
 
+/// Sends a packet of a version that no server supports, and waits for the server's list of versions
+/// (RFC 9000, section 6): no connection begins.
+async fn quic(target: SocketAddr, manner: &ProbeOptions) -> std::io::Result<()> {
+    let socket = UdpSocket::bind((stub_resolver::unspecified(target), 0)).await?;
+    manner.mark(&socket)?;
+    socket.connect(target).await?;
+    let mut packet = vec![0; QUIC_INITIAL_BYTES];
+    packet[..6].copy_from_slice(&[0xc0, 0x0a, 0x0a, 0x0a, 0x0a, 8]);
+    packet[6..14].copy_from_slice(&rand::random::<[u8; 8]>());
+    packet[14] = 8;
+    socket.send(&packet).await?;
+    let mut reply = [0; 64];
+    let count = timeout(manner.one_stream, socket.recv(&mut reply)).await??;
+    match reply[..count] {
+        [first, 0, 0, 0, 0, ..] if first & 0x80 != 0 => Ok(()),
+        _ => Err(std::io::Error::other("no list of versions")),
+    }
+}
+
 /// Accepts only replies that end in our TXT record, apart from the worker's number, so that another
 /// server cannot satisfy the probe.
 fn own_reply(reply: Vec<u8>) -> std::io::Result<Vec<u8>> {
@@ -279,6 +300,8 @@ const ANSWERS: std::ops::Range<usize> = 6..8;
 const WORKER_RECORD: [u8; 11] = [0, 16, 0, 3, 0, 0, 0, 0, 0, 3, 2];
 /// The content type of a TLS handshake record (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
+/// Bytes of a client's first datagram (RFC 9000, section 14.1).
+const QUIC_INITIAL_BYTES: usize = 1200;
 /// Bytes of an HTTP response that are read.
 const RESPONSE_BYTES: u64 = 4096;
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);

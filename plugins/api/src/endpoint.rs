@@ -13,6 +13,8 @@ pub enum Transport {
     Tls,
     /// DNS over HTTPS (RFC 8484).
     Https,
+    /// DNS over QUIC (RFC 9250).
+    Quic,
 }
 
 impl Transport {
@@ -22,13 +24,19 @@ impl Transport {
             Self::Dns => "dns",
             Self::Tls => "tls",
             Self::Https => "https",
+            Self::Quic => "quic",
         }
+    }
+
+    /// Whether both need the same ports: those of UDP, or those of TCP.
+    pub fn shares_ports(self, other: Self) -> bool {
+        (self.has_udp() && other.has_udp()) || (self.has_tcp() && other.has_tcp())
     }
 
     /// Whether the endpoint has UDP sockets.
     pub fn has_udp(self) -> bool {
         match self {
-            Self::Dns => true,
+            Self::Dns | Self::Quic => true,
             Self::Tls | Self::Https => false,
         }
     }
@@ -37,6 +45,7 @@ impl Transport {
     pub fn has_tcp(self) -> bool {
         match self {
             Self::Dns | Self::Tls | Self::Https => true,
+            Self::Quic => false,
         }
     }
 }
@@ -107,6 +116,7 @@ impl FromStr for Endpoint {
         let (transport, address) = match text.split_once("://") {
             Some(("tls", address)) => (Transport::Tls, address),
             Some(("https", address)) => (Transport::Https, address),
+            Some(("quic", address)) => (Transport::Quic, address),
             _ => (Transport::Dns, text),
         };
         Ok(Self { transport, address: address.parse()? })
@@ -126,6 +136,7 @@ mod tests {
             ("tls://0.0.0.0:853", "tls://:853"),
             ("tls://192.0.2.1:853", "tls://192.0.2.1:853"),
             ("https://0.0.0.0:443", "https://:443"),
+            ("quic://192.0.2.1:853", "quic://192.0.2.1:853"),
             ("tls://[2001:db8::1]:853", "tls://[2001:db8::1]:853"),
             ("tls://[fe80::1%1]:853", "tls://[fe80::1%lo]:853"),
         ] {

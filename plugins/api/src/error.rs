@@ -39,7 +39,7 @@ pub enum SetupError {
         property: &'static str,
     },
     /// An unsupported scheme of CoreDNS.
-    #[error("the scheme {0:?} is not supported yet; use dns://, tls:// or https://")]
+    #[error("the scheme {0:?} is not supported yet; use dns://, tls://, https:// or quic://")]
     SchemeNotBuilt(&'static str),
     /// An unsupported transport to upstreams.
     #[error(

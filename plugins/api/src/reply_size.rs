@@ -27,7 +27,7 @@ impl ReplySize {
     pub fn limit(self, query: &Query<'_>, proto: Proto) -> usize {
         match proto {
             Proto::Udp => query.udp_limit().min(self.most).max(512),
-            Proto::Tcp => usize::from(u16::MAX),
+            Proto::Tcp | Proto::Quic => usize::from(u16::MAX),
         }
     }
 

@@ -14,6 +14,7 @@ use header::Header;
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, duration, no_block, number, once, unknown_property};
 use plugin::cidr::canonical;
+use plugin::endpoint::Transport;
 use plugin::spec::{ParseContext, PluginSpec};
 use sessions::Sessions;
 
@@ -42,8 +43,12 @@ pub enum Policy {
 }
 
 /// Reads the one `proxyproto` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {
     let directive = once(PLUGIN, directives)?;
+    if written.transports.contains(&Transport::Quic) {
+        let rule = "headers before QUIC are not read yet; put the keys with quic:// into a block without it";
+        return Err(corefile::Located::new(&directive.name.at, SetupError::Order { plugin: PLUGIN, rule }));
+    }
     Args::new(PLUGIN, directive, "properties in braces").end()?;
     let mut spec = ProxyProtoSpec { allow: Vec::new(), default: None, sessions: None };
     for property in directive.body.iter().flatten() {
@@ -273,6 +278,9 @@ mod tests {
 
     #[test]
     fn unusable_properties() {
+        let beside_quic = crate::read_corefile::tests::spec("quic://. {\ntls cert key\nproxyproto\n}\n");
+        let error = beside_quic.expect_err("it is refused");
+        assert!(error.starts_with("Corefile:3:1: plugin/proxyproto: headers before QUIC"), "{error}");
         refused(&[
             (
                 "proxyproto a",

@@ -47,6 +47,8 @@ pub struct Handshakes {
     any: Arc<ServerConfig>,
     /// Selects `h2` or `http/1.1`.
     https: Arc<ServerConfig>,
+    /// Selects `doq`. Without 0-RTT, as every configuration here: its data could be replayed.
+    doq: Arc<ServerConfig>,
 }
 
 impl Handshakes {
@@ -55,12 +57,19 @@ impl Handshakes {
         dot.alpn_protocols = vec![DOT.to_vec()];
         let mut https = any.clone();
         https.alpn_protocols = HTTPS.map(<[u8]>::to_vec).into();
-        Self { dot: Arc::new(dot), any: Arc::new(any), https: Arc::new(https) }
+        let mut doq = any.clone();
+        doq.alpn_protocols = vec![DOQ.to_vec()];
+        Self { dot: Arc::new(dot), any: Arc::new(any), https: Arc::new(https), doq: Arc::new(doq) }
     }
 
     /// Returns the configuration for a client that offers these protocols; none without ALPN.
     pub fn of<'p>(&self, mut offered: impl Iterator<Item = &'p [u8]>) -> &Arc<ServerConfig> {
         if offered.any(|protocol| protocol == DOT) { &self.dot } else { &self.any }
+    }
+
+    /// Returns the configuration for DNS over QUIC.
+    pub fn doq(&self) -> Arc<ServerConfig> {
+        self.doq.clone()
     }
 
     /// Returns the configuration for DNS over HTTPS. Clients that offer only other protocols are
@@ -310,6 +319,8 @@ fn log_reloaded(logger: &Logger, settings: &Settings) {
 
 /// The ALPN name of DNS over TLS (RFC 7858, section 3.1; IANA).
 const DOT: &[u8] = b"dot";
+/// The ALPN protocol of DNS over QUIC (RFC 9250, section 4.1).
+const DOQ: &[u8] = b"doq";
 /// The ALPN protocols of DNS over HTTPS, the preferred one first.
 const HTTPS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// Interval of checking the files.

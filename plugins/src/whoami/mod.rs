@@ -65,7 +65,7 @@ fn answer(context: &QueryContext<'_>, query: &Query<'_>, reply: &mut Reply<'_>) 
         }
     }
     let label = match context.proto {
-        Proto::Udp => b"\x04_udp",
+        Proto::Udp | Proto::Quic => b"\x04_udp",
         Proto::Tcp => b"\x04_tcp",
     };
     // A name too long for one more label has no SRV owner.

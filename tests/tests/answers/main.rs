@@ -258,8 +258,8 @@ fn sections_of_plugins_have_rows() {
     for (section, plugins) in [
         (
             "blocks",
-            "acl any auto bufsize cache cancel chaos debug dns64 erratic errors file forward header hosts local loop minimal multisocket \
-             nsid proxyproto reload rewrite shed template timeouts view",
+            "acl any auto bufsize cache cancel chaos debug dns64 erratic errors file forward header hosts https local loop minimal multisocket \
+             nsid proxyproto quic reload rewrite shed template timeouts view",
         ),
         ("pages", "any auto chaos dns64 file header loadbalance local minimal rewrite"),
         (

@@ -49,8 +49,9 @@ pub(super) fn serve<'h>(
             return evaluate(endpoint, inbound, stop, context, tables, found, out, outcome);
         }
     };
-    // RFC 5936, section 4.2: "AXFR sessions over UDP transport are not defined."
-    let is_lost = query.rtype == RType::AXFR && context.proto == Proto::Udp && request.is_transfer();
+    // RFC 5936, section 4.2: "AXFR sessions over UDP transport are not defined."; over QUIC none is
+    // served.
+    let is_lost = query.rtype == RType::AXFR && context.proto != Proto::Tcp && request.is_transfer();
     let mut reply = Reply::start(out, query);
     let taken = if passes && !is_lost && query.class == Class::IN {
         zone.block.pipeline.of_zone(request, context, &mut reply)
