@@ -2,8 +2,10 @@
 //! order of servers, deadlines and outcomes are the caller's.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use hickory_proto::op::{DnsRequest, DnsResponse};
@@ -31,7 +33,10 @@ pub(crate) struct Connections {
     pub(crate) server: Server,
     runtime: Runtime,
     tls: Option<Tls>,
-    connection: Mutex<Option<Arc<Connection>>>,
+    /// The connection that lookups share, or why the last attempt to connect failed.
+    connection: Mutex<Result<Arc<Connection>, Option<LookupError>>>,
+    /// Attempts to connect that failed.
+    failures: AtomicU64,
     /// Set while the last query had no reply: the server is tried after the others, so that later names do not wait for it again.
     pub(crate) silent: AtomicBool,
 }
@@ -53,9 +58,7 @@ pub(crate) enum Protocol {
 /// A connection, on which any number of queries wait for their replies.
 struct Connection {
     exchange: DnsExchange<Runtime>,
-    /// Whether a query on it was answered.
-    has_answered: AtomicBool,
-    /// Whether a query on it waited for a reply until its deadline.
+    /// Whether it has ended, or a query on it had no reply for [`AGAIN`]: later queries use another one.
     is_silent: AtomicBool,
 }
 
@@ -67,7 +70,14 @@ impl Connections {
             Tls { config, name: settings.server_name_for(server.address.ip()), fault }
         });
         let runtime = Runtime::new(server.address);
-        Self { server, runtime, tls, connection: Mutex::default(), silent: AtomicBool::new(false) }
+        Self {
+            server,
+            runtime,
+            tls,
+            connection: Mutex::new(Err(None)),
+            failures: AtomicU64::new(0),
+            silent: AtomicBool::new(false),
+        }
     }
 
     /// The protocol of the first try.
@@ -108,44 +118,74 @@ impl Connections {
         }
     }
 
-    /// Sends the query over the server's connection, and over another one where that ended after it had answered, since servers
-    /// close idle connections and limit the number of queries on each.
+    /// Sends the query over the server's connection, and once more over the one that replaces it if it
+    /// has ended: servers close idle connections and limit the number of queries on each. If both end,
+    /// or there is no reply for [`AGAIN`], the query gets a connection of its own: a server may answer
+    /// in the order of its queries (RFC 7766, section 6.2.1.1), and one slow name delays no other.
     async fn over_stream(&self, request: &DnsRequest) -> Result<DnsResponse, LookupError> {
         let mut ended = None;
-        for _ in 0..CONCURRENT {
+        for _ in 0..2 {
             let connection = self.connection(ended.as_ref()).await?;
-            match connection.send(request.clone()).await {
-                Ok(response) => return Ok(response),
-                Err(error) if has_ended(&error) && connection.has_answered.load(Relaxed) => {
-                    ended = Some(connection);
+            let mut reply = pin!(connection.send(request.clone()));
+            match timeout(AGAIN, reply.as_mut()).await {
+                Ok(Ok(reply)) => return Ok(reply),
+                Ok(Err(error)) if has_ended(&error) => {
+                    connection.is_silent.store(true, Relaxed);
+                    ended = Some(connection.clone());
                 }
-                Err(error) => {
-                    connection.is_silent.fetch_or(has_ended(&error), Relaxed);
-                    return Err(self.failed(&error));
+                Ok(Err(error)) => return Err(self.failed(&error)),
+                Err(_) => {
+                    connection.is_silent.store(true, Relaxed);
+                    return tokio::select! {
+                        Ok(reply) = reply => Ok(reply),
+                        reply = self.alone(request) => reply,
+                    };
                 }
             }
         }
-        Err(LookupError::Io(io::ErrorKind::ConnectionAborted))
+        self.alone(request).await
+    }
+
+    /// Sends the query over a connection of its own.
+    async fn alone(&self, request: &DnsRequest) -> Result<DnsResponse, LookupError> {
+        let connection = Connection::new(self.connect().await.map_err(|error| self.refused(&error))?);
+        connection.send(request.clone()).await.map_err(|error| self.failed(&error))
     }
 
     /// The connection, or a new one in the place of one that has ended or is silent. Callers wait for each other, so that one
-    /// connects for all.
+    /// connects for all; if it fails, it fails for all that waited.
     async fn connection(&self, ended: Option<&Arc<Connection>>) -> Result<Arc<Connection>, LookupError> {
+        let failures = self.failures.load(Acquire);
         let mut current = self.connection.lock().await;
-        if let Some(connection) = &*current
-            && !connection.is_silent.load(Relaxed)
-            && !ended.is_some_and(|ended| Arc::ptr_eq(ended, connection))
+        let error = match &*current {
+            Ok(connection)
+                if !connection.is_silent.load(Relaxed)
+                    && !ended.is_some_and(|ended| Arc::ptr_eq(ended, connection)) =>
+            {
+                return Ok(connection.clone());
+            }
+            Ok(_) => None,
+            Err(error) => *error,
+        };
+        if let Some(error) = error
+            && self.failures.load(Acquire) != failures
         {
-            return Ok(connection.clone());
+            return Err(error);
         }
-        *current = None;
-        let exchange = self.connect().await.map_err(|error| self.failed(&error))?;
-        let connection = Arc::new(Connection {
-            exchange,
-            has_answered: AtomicBool::new(false),
-            is_silent: AtomicBool::new(false),
-        });
-        Ok(current.insert(connection).clone())
+        *current = Err(None);
+        match self.connect().await {
+            Ok(exchange) => {
+                let connection = Arc::new(Connection::new(exchange));
+                *current = Ok(connection.clone());
+                Ok(connection)
+            }
+            Err(error) => {
+                let error = self.refused(&error);
+                *current = Err(Some(error));
+                self.failures.fetch_add(1, Release);
+                Err(error)
+            }
+        }
     }
 
     async fn connect(&self) -> Result<DnsExchange<Runtime>, NetError> {
@@ -179,11 +219,16 @@ impl Connections {
         Ok(exchange)
     }
 
-    /// The error of a connection, or of a query on it.
-    fn failed(&self, error: &NetError) -> LookupError {
-        if let Some(fault) = self.tls.as_ref().and_then(|tls| tls.fault.take()) {
-            return LookupError::Certificate(fault);
+    /// The error of a connection that could not be made.
+    fn refused(&self, error: &NetError) -> LookupError {
+        match self.tls.as_ref().and_then(|tls| tls.fault.take()) {
+            Some(fault) => LookupError::Certificate(fault),
+            None => self.failed(error),
         }
+    }
+
+    /// The error of a query.
+    fn failed(&self, error: &NetError) -> LookupError {
         match (&self.server.transport, error) {
             // Texts are about HTTP; otherwise they are about the queue of a connection.
             (Transport::Https(_), NetError::Msg(_) | NetError::Decode(_) | NetError::ParseInt(_)) => {
@@ -199,14 +244,16 @@ impl Connections {
 }
 
 impl Connection {
+    fn new(exchange: DnsExchange<Runtime>) -> Self {
+        Self { exchange, is_silent: AtomicBool::new(false) }
+    }
+
     async fn send(&self, request: DnsRequest) -> Result<DnsResponse, NetError> {
         let mut waiting = Waiting { connection: self, is_over: false };
         let outcome = self.exchange.send(request).first_answer().await;
         waiting.is_over = true;
-        match &outcome {
-            Ok(_) => self.has_answered.store(true, Relaxed),
-            Err(NetError::Timeout) => self.is_silent.store(true, Relaxed),
-            Err(_) => {}
+        if matches!(outcome, Err(NetError::Timeout)) {
+            self.is_silent.store(true, Relaxed);
         }
         outcome
     }
@@ -263,5 +310,5 @@ fn is_of_tls(error: &io::Error) -> bool {
 pub(crate) const TRY: Duration = Duration::from_secs(3);
 /// Maximum number of concurrent lookups; over UDP each has one socket.
 pub(crate) const CONCURRENT: usize = 64;
-/// The time after which a query over UDP is sent again.
+/// The time without a reply after which a query is sent again: over UDP, and over a connection of its own.
 const AGAIN: Duration = Duration::from_secs(1);
