@@ -27,6 +27,7 @@ pub(super) async fn run<S: Server>(kept: Arc<RefreshedFile>, running: Weak<S>) {
         let Some(server) = running.upgrade() else { return };
         let began = clock::now();
         let (questions, via, publish) = kept.begin(began);
+        let mut is_unreadable = false;
         let asked = if questions.is_empty() {
             Vec::new()
         } else {
@@ -40,7 +41,11 @@ pub(super) async fn run<S: Server>(kept: Arc<RefreshedFile>, running: Weak<S>) {
             let file = kept.file.display();
             let without = match &found {
                 Err(error) => {
-                    Some(format!("the names of {file} are not refreshed: {error}; {}", error.remedy()))
+                    let how = match resolver {
+                        Some(_) => "refreshed with the certificates read before",
+                        None => "not refreshed",
+                    };
+                    Some(format!("the names of {file} are {how}: {error}; {}", error.remedy()))
                 }
                 Ok(servers) if servers.is_empty() => Some(format!(
                     "there is no server to refresh the names of {file} with, other than this one: name one with refresh_via"
@@ -51,11 +56,15 @@ pub(super) async fn run<S: Server>(kept: Arc<RefreshedFile>, running: Weak<S>) {
                 server.logger().warning(Some("hosts"), message);
             }
             warned = without;
+            is_unreadable = found.is_err();
             found.unwrap_or_default()
         };
         drop(server);
         let resolver = match &mut resolver {
-            Some(resolver) if resolver.asks(&asked) || questions.is_empty() => resolver.clone(),
+            // While a certificate file cannot be read, the last settings serve.
+            Some(resolver) if is_unreadable || resolver.asks(&asked) || questions.is_empty() => {
+                resolver.clone()
+            }
             resolver => resolver.insert(Arc::new(Resolver::new(&asked))).clone(),
         };
         let (sender, outcomes) = mpsc::unbounded_channel();

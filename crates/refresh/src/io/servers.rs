@@ -1,7 +1,7 @@
 //! Servers for lookups, as `refresh_via` and NAMESERVER list them.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use stub_resolver::{Server, Transport};
 use tls::{TlsError, TlsSettings, UpstreamTlsSpec};
@@ -163,6 +163,11 @@ impl Via {
         let is_encrypted = self.servers.iter().any(WrittenServer::is_encrypted);
         let common = is_encrypted.then(|| TlsSettings::load(&self.tls)).transpose()?;
         let server = |server: &WrittenServer| {
+            let name = server.server_name.as_ref().or(self.tls.server_name.as_ref());
+            // hickory writes the name into the URI, where an IPv6 address would need brackets.
+            if let Some(name) = name.filter(|name| server.scheme == Scheme::Https && is_ipv6(name)) {
+                return Err(TlsError::ServerName(name.clone()));
+            }
             let settings = match (&common, &server.server_name) {
                 (Some(common), Some(name)) => Some(common.named(name)?),
                 (common, _) => common.clone(),
@@ -179,9 +184,25 @@ impl Via {
     }
 }
 
+fn is_ipv6(name: &str) -> bool {
+    name.parse::<Ipv6Addr>().is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn https_needs_a_host_name() {
+        for (text, name) in
+            [("https://192.0.2.1%[2001:db8::1]", None), ("https://192.0.2.1", Some("2001:db8::1"))]
+        {
+            let servers = vec![WrittenServer::parse(text, true).unwrap()];
+            let tls = UpstreamTlsSpec { server_name: name.map(str::to_owned), ..UpstreamTlsSpec::default() };
+            let error = Via { servers, tls }.load().map(drop).unwrap_err();
+            assert!(matches!(&error, TlsError::ServerName(name) if name == "2001:db8::1"), "{text}: {error}");
+        }
+    }
 
     #[test]
     fn servers_as_they_are_written() {
