@@ -21,7 +21,7 @@ impl Egress {
     pub(super) fn delay(&mut self, miss: Miss, now: Instant) {
         let Miss { waiter: Waiter { client, started, .. }, patience, .. } = miss;
         let Client::Subquery(handle) = client else { return };
-        match patience.and_then(|delay| started.checked_add(delay)) {
+        match patience.and_then(|delay| now.checked_add(delay)) {
             Some(at) if at > now && self.delayed.waiting.len() < MOST => {
                 self.delayed.next += 1;
                 self.delayed.waiting.insert((at, self.delayed.next), (handle, started));
