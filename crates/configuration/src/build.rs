@@ -316,8 +316,10 @@ fn endpoint_plan(
         Transport::Dns => None,
         Transport::Tls | Transport::Https | Transport::Quic => tls::of_listener(&zones, spec, tls)?,
     };
-    let https = HttpsLimits::of_listener(blocks_of(&zones, spec).filter_map(BlockSpec::get))?;
-    let quic = QuicLimits::of_listener(blocks_of(&zones, spec).filter_map(BlockSpec::get))?;
+    // Blocks that share an endpoint of another transport may differ in these.
+    let of = |transport| blocks_of(&zones, spec).filter(move |_| endpoint.transport == transport);
+    let https = HttpsLimits::of_listener(of(Transport::Https).filter_map(BlockSpec::get))?;
+    let quic = QuicLimits::of_listener(of(Transport::Quic).filter_map(BlockSpec::get))?;
     let timeouts = zones.iter().find_map(|zone| spec.blocks[zone.block.index].get());
     let timeouts = timeouts.copied().unwrap_or_default();
     let proxy = zones.iter().rev().find_map(|zone| spec.blocks[zone.block.index].get());

@@ -4,9 +4,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tests::http2::Http2;
-use tests::{Action, Ask, Connection, Message, Metrics, Says, Upstream, eventually, fresh_ip, port};
+use tests::{
+    Action, Ask, Authority, Connection, Message, Metrics, Says, Server, Upstream, eventually, fresh_ip, port,
+    tempdir,
+};
 
-use super::{Doh, PATIENCE, answer, query, rcode, with_slow_upstream};
+use super::{Doh, HOST, PATIENCE, answer, h2_client, query, rcode, with_slow_upstream};
 
 /// The settings of HTTP/2 that the tests use, by number.
 const MAX_CONCURRENT_STREAMS: u16 = 3;
@@ -62,6 +65,26 @@ fn connection_bounds_its_streams() {
         assert_eq!(answer(&mut client, *stream).unwrap(), 0);
     }
     assert_eq!(Doh::start("whoami").open().unwrap().settings.get(&MAX_CONCURRENT_STREAMS), Some(&250));
+}
+
+/// Blocks whose HTTPS listeners differ may have different `max_streams`, also if they share an endpoint
+/// for plain DNS.
+#[test]
+fn bounds_are_of_https_listeners() {
+    let (ip, authority, files) = (fresh_ip(), Authority::new(), tempdir());
+    authority.certify(files.path(), HOST);
+    let block = |at: u16, streams: u32| {
+        let zone = format!("z{at}.example:{}", port());
+        let directives = format!("tls cert.pem key.pem\nhttps {{\nmax_streams {streams}\n}}\nwhoami");
+        format!("https://.:{at} {zone} {{\nbind {ip}\nroot {}\n{directives}\n}}\n", files.path().display())
+    };
+    let server = Server::start(&[block(8443, 10), block(9443, 20)].concat());
+    for (at, streams) in [(8443, 10), (9443, 20)] {
+        let doh = Connection::open_tls((ip, at).into(), &h2_client(&authority), PATIENCE);
+        let client = Http2::begin(doh.unwrap(), &[]).unwrap();
+        assert_eq!(client.settings.get(&MAX_CONCURRENT_STREAMS), Some(&streams), "{at}");
+    }
+    drop(server);
 }
 
 /// Large answers leave whole, and those that a client does not read hold a bounded number of bytes.

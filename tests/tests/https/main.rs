@@ -36,13 +36,8 @@ impl Doh {
         Self { at: (ip, port()).into(), authority, files, server }
     }
 
-    /// A client that offers `h2`.
     fn client(&self) -> TlsClient {
-        let mut client = self.authority.client(HOST, None);
-        let mut config = (*client.config).clone();
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        client.config = config.into();
-        client
+        h2_client(&self.authority)
     }
 
     fn open(&self) -> Result<Http2> {
@@ -58,6 +53,15 @@ fn corefile(ip: Ipv4Addr, files: &TempDir, directives: &str) -> String {
     let (port, files, directives) =
         (port(), files.path().display(), directives.replace("@IP@", &ip.to_string()));
     format!("https://.:{port} {{\nbind {ip}\nroot {files}\ntls cert.pem key.pem\n{directives}\n}}\n")
+}
+
+/// A client that offers `h2`.
+fn h2_client(authority: &Authority) -> TlsClient {
+    let mut client = authority.client(HOST, None);
+    let mut config = (*client.config).clone();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    client.config = config.into();
+    client
 }
 
 fn query(name: &str) -> Vec<u8> {
