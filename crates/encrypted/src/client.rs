@@ -62,6 +62,8 @@ pub enum Activity {
     Request,
     /// The rest of a handshake.
     Handshake,
+    /// The rest of a request's message.
+    Message,
     /// The client's reading of replies.
     Reader,
 }

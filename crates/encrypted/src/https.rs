@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -101,7 +101,9 @@ where
 {
     let progress = Progress::new(client.clone());
     let limit = limits.read + limits.answer + limits.write;
-    let tasks = Tasks { client: client.clone(), all: Arc::default(), limit };
+    // The tasks hold the executor, so that it must not hold them.
+    let all = Arc::default();
+    let tasks = Tasks { client: client.clone(), all: Arc::downgrade(&all), limit };
     let service = {
         let (client, progress) = (client.clone(), progress.clone());
         service_fn(move |request| respond(&client, &progress, limits, request))
@@ -119,8 +121,8 @@ where
     supervise(connection, |connection| connection.graceful_shutdown(), limits, &client, &progress).await
 }
 
-/// Drives a connection until it ends, is idle for too long, or the server ends it. Returns false if
-/// what is not sent yet is to be discarded.
+/// Drives a connection until it ends, is idle for too long, does not read a reply in time, or the
+/// server ends it. Returns false if what is not sent yet is to be discarded.
 async fn supervise<F, C>(
     connection: F,
     finish: impl Fn(Pin<&mut F>),
@@ -146,9 +148,17 @@ where
         if end == Some(End::Now) {
             return false;
         }
+        // Bytes that are read one by one keep no reply: the bound is for all of it.
+        let unsent = progress.unsent_since().unwrap_or(now) + limits.write;
+        if now >= unsent {
+            return false;
+        }
+        // The first request may be on its way as the server stops.
+        let first = idle.filter(|(_, served)| !served).map(|(since, _)| since + FIRST_REQUEST);
+        let first = first.filter(|first| end.is_some() && now < *first);
         match closes {
             Some(until) if idle.is_some() && now >= until => return true,
-            None if end.is_some() || now >= since + limit => {
+            None if first.is_none() && (end.is_some() || now >= since + limit) => {
                 // The client is given time to read the end (GOAWAY), and to close.
                 closes = Some(now + CLOSING);
                 finish(connection.as_mut());
@@ -156,6 +166,8 @@ where
             _ => {}
         }
         let until = closes.map_or(since + limit, |until| until.max(now + LOOK_AGAIN));
+        // A reply that becomes ready meanwhile is looked at before its time has passed.
+        let until = first.unwrap_or(until).min(unsent);
         tokio::select! {
             _ = fairly(&**client, connection.as_mut()) => return true,
             () = client.woken() => {}
@@ -167,7 +179,8 @@ where
 /// Runs the requests of an HTTP/2 connection, and ends them with it.
 struct Tasks<C> {
     client: Arc<C>,
-    all: Arc<Mutex<JoinSet<()>>>,
+    /// Held by the connection's own task, whose end aborts all.
+    all: Weak<Mutex<JoinSet<()>>>,
     /// How long a request may take, its body and the reading of the reply included.
     limit: Duration,
 }
@@ -181,7 +194,8 @@ impl<C> Clone for Tasks<C> {
 impl<C: Client, F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks<C> {
     fn execute(&self, work: F) {
         let (client, limit) = (self.client.clone(), self.limit);
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(all) = self.all.upgrade() else { return };
+        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
         while all.try_join_next().is_some() {}
         all.spawn(async move {
             let work = pin!(work);
@@ -210,7 +224,7 @@ fn respond<C: Client>(
         let refused = || h2::Error::from(h2::Reason::REFUSED_STREAM);
         let place = place.ok_or_else(refused)?;
         let mut open = open;
-        let status = match answer(&*client, limits, request).await {
+        let status = match answer(&*client, limits, request, &mut open).await {
             Ok(Answer::Reply(reply)) => {
                 open.answered();
                 client.count(Outcome::Answered);
@@ -241,6 +255,7 @@ async fn answer<C: Client>(
     client: &C,
     limits: Limits,
     request: Request<Incoming>,
+    open: &mut OpenRequest<C>,
 ) -> Result<Answer<C::Reply>, Outcome> {
     if !request::is_served(request.uri().path()) {
         return Err(Outcome::OtherPath);
@@ -251,6 +266,7 @@ async fn answer<C: Client>(
         _ => None,
     };
     let message = message.filter(|message| message.len() <= MESSAGE_BYTES).ok_or(Outcome::Malformed)?;
+    open.received();
     Ok(client.query(&message, true).await)
 }
 
@@ -325,5 +341,7 @@ const SEND_BYTES: usize = 16 * 1024;
 const RESET_STREAMS: usize = 64;
 /// How long a client may take to close a connection that the server ends.
 const CLOSING: Duration = Duration::from_secs(1);
+/// How long a new connection may take to its first request once the server stops, as over TCP.
+const FIRST_REQUEST: Duration = Duration::from_millis(300);
 /// How often to look whether the last requests of an ending connection are answered.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);

@@ -198,7 +198,8 @@ impl ConnectionState {
         self.wake.notify_one();
     }
 
-    /// Ends the connection, which is idle, as the server stops.
+    /// Ends the connection once its queries are answered, as the server stops or its listener is
+    /// removed.
     pub(crate) fn end(&self) {
         self.end.fetch_max(ENDS, Relaxed);
         self.wake.notify_one();

@@ -98,7 +98,12 @@ impl RequestClient {
                         Ok(self.account.hold(out).map_or(Answer::Gone, Answer::Reply))
                     }
                     Handled::Refused | Handled::NoQuery => Ok(Answer::Malformed),
-                    Handled::Gone | Handled::Transfer => Ok(Answer::Gone),
+                    Handled::Gone => {
+                        // Else each request would be refused until the client leaves.
+                        self.shared.end();
+                        Ok(Answer::Gone)
+                    }
+                    Handled::Transfer => Ok(Answer::Gone),
                     Handled::Posted => Err(()),
                 }
             })
@@ -139,7 +144,7 @@ impl encrypted::Client for RequestClient {
         let state = match activity {
             encrypted::Activity::Answer => Activity::Busy,
             encrypted::Activity::Request => Activity::Idle,
-            encrypted::Activity::Handshake => Activity::HalfSent,
+            encrypted::Activity::Handshake | encrypted::Activity::Message => Activity::HalfSent,
             encrypted::Activity::Reader => Activity::Unread,
         };
         self.shared.set_state(state, self.source.running.since_start_ms(since));

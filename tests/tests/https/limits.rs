@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tests::http2::Http2;
+use tests::http2::{Frame, Http2, PING};
 use tests::{
     Action, Ask, Authority, Connection, Message, Metrics, Says, Server, Upstream, eventually, fresh_ip, port,
     tempdir,
@@ -47,6 +47,25 @@ fn listener_bounds_its_connections() {
         assert_eq!(rcode(client, "a.example").unwrap(), 0);
     }
     assert_eq!(evicted(&doh), 2.0);
+}
+
+/// Requests whose bodies are not complete make no connection keep its place.
+#[test]
+fn incomplete_bodies_give_way() {
+    let doh = Doh::start("whoami\nhttps {\nmax_connections 4\n}\ntimeouts {\nread 20s\n}");
+    let [first, second, third] = [1, 2, 3].map(|last| IpAddr::from([127, 77, 1, last]));
+    let mut slow: Vec<Http2> =
+        [first, second, first, second].iter().map(|from| open_from(&doh, *from).unwrap()).collect();
+    for client in &mut slow {
+        assert_eq!(rcode(client, "a.example").unwrap(), 0);
+        client.post(&query("a.example")[..10], false).unwrap();
+        // The reply to PING shows that the server has read the request.
+        client.send(&Frame::new(PING, 0, 0, &[0; 8])).unwrap();
+        client.wait_for(PING).unwrap();
+    }
+    let mut new = open_from(&doh, third).unwrap();
+    assert_eq!(rcode(&mut new, "a.example").unwrap(), 0);
+    assert!(slow[0].connection().is_closed_by_peer(), "the one that waited longest");
 }
 
 /// `max_streams` is advertised, and streams beyond it are refused.

@@ -150,6 +150,8 @@ fn reload_adds_and_removes() {
     doh.server.signal("USR1");
     doh.server.wait_for_lines("Reloading complete", 2, PATIENCE);
     assert!(rcode(&mut added, "a.example").is_err(), "no block serves it");
+    added.wait_for(GOAWAY).unwrap();
+    assert!(added.connection().is_closed_by_peer());
     assert!(open().is_err());
     assert_eq!(rcode(&mut doh.open().unwrap(), "a.example").unwrap(), 0);
 }
@@ -169,6 +171,27 @@ fn stop_answers_requests() {
         assert_eq!(client.wait_for(GOAWAY).unwrap().payload[4..8], [0; 4], "NO_ERROR");
         assert!(client.connection().is_closed_by_peer());
     }
+    assert!(doh.server.wait(PATIENCE).success());
+}
+
+/// A first request over HTTP/1.1 that is received just after the stop is answered.
+#[test]
+fn stop_awaits_first_request() {
+    let mut doh = Doh::start("whoami");
+    let mut client = doh.client();
+    let mut config = (*client.config).clone();
+    config.alpn_protocols.clear();
+    client.config = config.into();
+    let mut connection = Connection::open_tls(doh.at, &client, PATIENCE).unwrap();
+    // The idle connection ends as the server stops.
+    let mut idle = doh.open().unwrap();
+    assert_eq!(rcode(&mut idle, "a.example").unwrap(), 0);
+    doh.server.signal("TERM");
+    idle.wait_for(GOAWAY).unwrap();
+    let body = query("a.example");
+    let head = format!("POST /dns-query HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+    connection.send_octets(&[head.as_bytes(), &body].concat()).unwrap();
+    assert_eq!(connection.receive_octets(15).unwrap(), b"HTTP/1.1 200 OK");
     assert!(doh.server.wait(PATIENCE).success());
 }
 
