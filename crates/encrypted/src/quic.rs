@@ -6,7 +6,7 @@ mod message;
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -40,7 +40,7 @@ pub trait QuicListener: Send + Sync + 'static {
 /// connections end once their queries are answered.
 ///
 /// # Errors
-/// The socket or the certificate cannot be used.
+/// The socket or the certificate cannot be used, or the socket not any more.
 pub async fn serve_quic<L: QuicListener>(
     socket: UdpSocket,
     listener: Arc<L>,
@@ -57,9 +57,9 @@ pub async fn serve_quic<L: QuicListener>(
     loop {
         let incoming = tokio::select! {
             incoming = endpoint.endpoint.accept() => incoming,
-            () = &mut ends => None,
+            () = &mut ends => return Ok(()),
         };
-        let Some(incoming) = incoming else { return Ok(()) };
+        let incoming = incoming.ok_or_else(|| io::Error::other("reading its socket has failed"))?;
         let peer = incoming.remote_address();
         let Some(place) = half_open.enter(&incoming) else {
             // Without a proof of its address, the client may be another.
@@ -148,7 +148,7 @@ fn transport(limits: Limits) -> io::Result<TransportConfig> {
     Ok(transport)
 }
 
-/// The handshakes that are not completed, by address.
+/// The handshakes that are not completed, by network.
 #[derive(Clone, Default)]
 struct HalfOpen(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
@@ -157,7 +157,7 @@ impl HalfOpen {
     fn enter(&self, incoming: &Incoming) -> Option<HalfOpenPlace> {
         let mut all = self.lock();
         let total: usize = all.values().sum();
-        let address = incoming.remote_address().ip();
+        let address = network(incoming.remote_address().ip());
         let own = all.get(&address).copied().unwrap_or_default();
         let most = match incoming.remote_address_validated() {
             true => MOST_HALF_OPEN,
@@ -173,6 +173,15 @@ impl HalfOpen {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the network of one client: an IPv4 address, or the /64 of an IPv6 address, as a client
+/// may have all of its addresses.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
     }
 }
 
@@ -196,7 +205,7 @@ impl Drop for HalfOpenPlace {
 
 /// Handshakes at the same time; with as many, clients are refused.
 const MOST_HALF_OPEN: usize = 128;
-/// Handshakes of one address at the same time.
+/// Handshakes of one address, over IPv6 of one /64, at the same time.
 const MOST_OF_ADDRESS: usize = 16;
 /// Handshakes at the same time from which on clients must prove their address first (Retry).
 const UNPROVEN: usize = 16;
@@ -210,3 +219,21 @@ const STREAM_WINDOW: u32 = 8 * 1024;
 const WINDOW: u32 = 64 * 1024;
 /// Bytes of replies that one connection sends before the client acknowledges them.
 const SEND_BYTES: u64 = 128 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::network;
+
+    #[test]
+    fn addresses_of_a_network_share() {
+        for (address, other, shares) in [
+            ("2001:db8::1", "2001:db8::ffff:0:0:2", true),
+            ("2001:db8::1", "2001:db8:0:1::1", false),
+            ("192.0.2.1", "::ffff:192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.2", false),
+        ] {
+            let [first, second] = [address, other].map(|text| network(text.parse().unwrap()));
+            assert_eq!(first == second, shares, "{address} {other}");
+        }
+    }
+}

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use super::connection_state::{Activity, BUDGET_BYTES, Budget, ConnectionState, OWN, OfAddress};
 use super::transfer_limit::TransferLimit;
 use metrics::counters::Counter;
-use plugin::endpoint::Endpoint;
+use plugin::endpoint::{Endpoint, Transport};
 
 /// All open connections of clients.
 #[derive(Default)]
@@ -188,7 +188,8 @@ impl Connections {
         peer: SocketAddr,
         now: u64,
     ) -> Option<Arc<ConnectionState>> {
-        if locked(&self.own).remove(&peer.port()) {
+        // The probes use TCP, whose ports are others than those of QUIC.
+        if listener.transport != Transport::Quic && locked(&self.own).remove(&peer.port()) {
             return Some(Arc::new(ConnectionState::new(
                 OWN,
                 peer.ip(),

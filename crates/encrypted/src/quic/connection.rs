@@ -101,6 +101,7 @@ impl<C: Client> Stream<C> {
         if message::is_forbidden(&message) {
             return self.break_off(connection);
         }
+        open.received();
         let reply = match timeout(limits.answer, self.client.query(&message, whole)).await {
             Ok(Answer::Reply(reply)) => reply,
             Ok(Answer::Malformed) => return self.break_off(connection),
