@@ -72,9 +72,9 @@ const STALLED: &[Stalled] = &[
         encrypted(doh, &[PREFACE, &settings_frame(&[]).octets(), &request[..12]].concat())
     }),
     ("fields without end", |doh| frames(doh, &[], &[Frame::new(HEADERS, 0, 1, &post_fields())])),
-    ("bodies without end", |doh| frames(doh, &[], &requests(200, &[0; 100], false))),
-    ("no window", |doh| frames(doh, &[(WINDOW, 0)], &requests(200, &query("a.example"), true))),
-    ("a window of one byte", |doh| frames(doh, &[(WINDOW, 1)], &requests(200, &query("a.example"), true))),
+    ("bodies without end", |doh| frames(doh, &[], &requests(100, &[0; 100], false))),
+    ("no window", |doh| frames(doh, &[(WINDOW, 0)], &requests(100, &query("a.example"), true))),
+    ("a window of one byte", |doh| frames(doh, &[(WINDOW, 1)], &requests(100, &query("a.example"), true))),
     ("a head without end", |doh| {
         let mut client = doh.client();
         let mut config = (*client.config).clone();
