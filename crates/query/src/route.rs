@@ -62,13 +62,13 @@ impl Route {
     /// [`Failure::NoZone`] and [`Failure::Class`].
     #[inline]
     pub fn find(&self, query: &Query<'_>, context: &QueryContext<'_>) -> Result<&Arc<ServedZone>, Failure> {
-        match self.find_plain(query) {
-            Err(Failure::NoZone) => self.find_viewed(query, context),
-            found => found,
+        match self.viewed.as_deref() {
+            None => self.find_plain(query),
+            Some(viewed) => self.find_viewed(viewed, query, context),
         }
     }
 
-    /// The same on an endpoint without views; [`Failure::NoZone`] on others.
+    /// The same on an endpoint without views.
     #[inline]
     fn find_plain(&self, query: &Query<'_>) -> Result<&Arc<ServedZone>, Failure> {
         if query.class != Class::IN && !self.other_classes {
@@ -92,13 +92,16 @@ impl Route {
         own.or(self.root.as_ref()).ok_or(Failure::NoZone)
     }
 
-    #[inline(never)]
-    fn find_viewed(
-        &self,
+    #[cold]
+    fn find_viewed<'r>(
+        &'r self,
+        viewed: &'r ViewedZones,
         query: &Query<'_>,
         context: &QueryContext<'_>,
-    ) -> Result<&Arc<ServedZone>, Failure> {
-        let viewed = self.viewed.as_deref().ok_or(Failure::NoZone)?;
+    ) -> Result<&'r Arc<ServedZone>, Failure> {
+        if query.class != Class::IN && !self.other_classes {
+            return Err(Failure::Class);
+        }
         let admits = |zone: &&Arc<ServedZone>| zone.block.envelope.admits(query, context);
         viewed.candidates(query).find(admits).ok_or(Failure::NoZone)
     }

@@ -202,8 +202,11 @@ pub fn serve<'h>(
                 return evaluate(endpoint, inbound, stop, context, tables, wait, out, outcome);
             }
             Lookup::Pass => (Some(refuse(&mut reply, pipeline.unanswered())), false),
-            Lookup::Fail(Failure::Dropped) => return Served::Silence,
-            Lookup::Fail(failure) => (Some(refuse(&mut reply, failure)), false),
+            // Each arm takes its value, so that the answers that pass here need no drop.
+            Lookup::Fail(failure) => match failure {
+                Failure::Dropped => return Served::Silence,
+                failure => (Some(refuse(&mut reply, failure)), false),
+            },
         };
     finish(zone, query, &mut reply, context.proto, failure, outcome);
     if refreshes {
