@@ -206,8 +206,9 @@ const BUDGETS: [(&str, u64); 9] = [
     ("hosts", HOSTS),
     // The number of lines does not affect a lookup.
     ("hosts-100k", HOSTS),
-    // As in production: a hosts table is looked up first.
-    ("cache", 1593),
+    // As in production: a hosts table is looked up first. Since a source may delay its reply, the
+    // result of each lookup is dropped by a call, of some 20 instructions: 1,619 in place of 1,573.
+    ("cache", 1640),
     ("cache-alone", 1455),
     ("nxdomain", 955),
     ("whoami", 920),
